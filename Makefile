@@ -1,0 +1,34 @@
+# make train      a trained forecaster and its picture, from an empty machine with Python 3.11 and make
+# make test       lint, types and every quick test (under 10 minutes on 2 cores)
+# make test-slow  the long ones
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test test-slow clean
+
+train: $(VENV)/installed
+	$(BIN)/plait train forecast
+
+test: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/installed-test
+	$(BIN)/python -m pytest -m slow
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+# The first stamp is touched too: what the tests need includes what training needs.
+$(VENV)/installed-test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $(VENV)/installed $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

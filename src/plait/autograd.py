@@ -1,0 +1,224 @@
+"""One layer, all its directions, as one differentiable function.
+
+The first derivative comes from the engine. Higher ones (`create_graph=True`) differentiate torch's operators, on which
+the same step runs.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from . import engines
+from .cells import Cell
+from .engines import Layout, Tape, Weights
+from .engines.torch import unrolled
+from .errors import PlaitError
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a layer is besides its tensors. Those are, per direction, the initial states and then the weights."""
+
+    cell: Cell
+    engine: str
+    layout: Layout
+    directions: int
+    bias: bool
+
+    def split(self, tensors: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+        """Per direction: its states, its weights."""
+        S, each = len(self.cell.states), len(tensors) // self.directions
+        groups = [tensors[d * each : (d + 1) * each] for d in range(self.directions)]
+        return [(group[:S], group[S:]) for group in groups]
+
+
+def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """-> rows (N, directions*P), last states, what the tapes hold"""
+    rows: list[Tensor] = []
+    finals: list[Tensor] = []
+    tapes: list[Tensor] = []
+    for d, (state0, weights) in enumerate(call.split(tensors)):
+        w = Weights.of(weights, bias=call.bias)
+        y, final, tape = engines.get(call.engine).forward(call.cell, x, state0, w, call.layout, reverse=d == 1)
+        rows.append(y)
+        finals += final
+        tapes += tape.tensors
+    # One direction's rows are the tape's own memory. Through .data they count their changes apart from it.
+    return rows[0].data if len(rows) == 1 else torch.cat(rows, 1), finals, tapes
+
+
+def run_vjp(
+    call: Call,
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    tapes: Sequence[Tensor],
+    d_rows: Tensor | None,
+    d_finals: Sequence[Tensor | None],
+    needs_x: bool,
+) -> tuple[Tensor | None, list[Tensor]]:
+    """-> d_x, and d_ of all tensors in their order"""
+    S, each = len(call.cell.states), len(tapes) // call.directions
+    d_x, d_tensors = None, []
+    for d, (_, weights) in enumerate(call.split(tensors)):
+        w = Weights.of(weights, bias=call.bias)
+        tape = Tape.of(call.cell, call.layout, tapes[d * each : (d + 1) * each], reverse=d == 1)
+        P = w.w_hh.shape[1]
+        d_y = x.new_zeros(x.shape[0], P) if d_rows is None else d_rows[:, d * P : (d + 1) * P]
+        g = engines.get(call.engine).backward(
+            call.cell, x, w, tape, d_y, d_finals[d * S : (d + 1) * S], needs_x=needs_x
+        )
+        d_x = g.x if d_x is None or g.x is None else d_x + g.x
+        d_tensors += [*g.state0, *g.weights.tensors]
+    return d_x, d_tensors
+
+
+def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same on torch's operators, for autograd to differentiate as often as it likes."""
+    rows: list[Tensor] = []
+    finals: list[Tensor] = []
+    for d, (state0, weights) in enumerate(call.split(tensors)):
+        w = Weights.of(weights, bias=call.bias)
+        y, final = unrolled(call.cell, x, state0, w, call.layout, reverse=d == 1)
+        rows.append(y)
+        finals += final
+    return torch.cat(rows, 1), *finals
+
+
+def no_vmap(engine: str) -> PlaitError:
+    return PlaitError(
+        f"vmap over a recurrent layer is not there: engine '{engine}' batches by itself. "
+        "Put the mapped axis into the batch axis instead."
+    )
+
+
+@dataclass
+class Traced:
+    """A call on its way through Recurrence.apply: carries the tapes from forward to setup_context."""
+
+    call: Call
+    tapes: Sequence[Tensor] = ()
+
+
+class Recurrence(torch.autograd.Function):
+    """(traced, x, *tensors) -> rows, *last states"""
+
+    @staticmethod
+    def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rows, finals, traced.tapes = run(traced.call, x, tensors)
+        return rows, *finals
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        traced, x, *tensors = inputs
+        ctx.call, ctx.count = traced.call, len(tensors)
+        ctx.rows = output[0].detach()  # shares the count of in-place changes with what the user gets
+        ctx.version = ctx.rows._version
+        ctx.save_for_backward(x, *tensors, *traced.tapes)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
+        call, needs_x = ctx.call, ctx.needs_input_grad[1]
+        x, *rest = ctx.saved_tensors
+        tensors, tapes = rest[: ctx.count], rest[ctx.count :]
+        with torch.autocast(x.device.type, enabled=False):
+            if call.directions == 1 and ctx.rows._version != ctx.version:
+                tapes = run(call, x, tensors)[2]  # something like y.relu_() wrote over the tape: write it anew
+            if not torch.is_grad_enabled():
+                d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs_x)
+                return None, d_x, *d_tensors
+            # create_graph: the derivative must be differentiable in its turn
+            states = [s for state0, _ in call.split(tensors) for s in state0]
+            d_outputs = [
+                torch.zeros_like(like) if d is None else d
+                for d, like in zip((d_rows, *d_finals), (ctx.rows, *states), strict=True)
+            ]
+            request = Request(call, needs_x, len(tensors), len(tapes))
+            grads = RecurrenceVJP.apply(request, x, *tensors, *tapes, *d_outputs)
+            return None, *(grads if needs_x else (None, *grads))
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> NoReturn:
+        raise PlaitError(
+            f"jvp: engine '{ctx.call.engine}' differentiates in reverse only. "
+            "For forward mode use plait.restore(model), or torch.func.vjp."
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
+        raise no_vmap(traced.call.engine)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What RecurrenceVJP's arguments are: how many tensors, then how many tapes, and the rest d_outputs."""
+
+    call: Call
+    needs_x: bool
+    tensors: int
+    tapes: int
+
+    def split(self, rest: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        a, b = self.tensors, self.tensors + self.tapes
+        return rest[:a], rest[a:b], rest[b:]
+
+
+class RecurrenceVJP(torch.autograd.Function):
+    """(request, x, *tensors, *tapes, *d_outputs) -> d_x (if needed), *d_tensors: differentiable once more"""
+
+    @staticmethod
+    def forward(request: Request, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        tensors, tapes, d_outputs = request.split(rest)
+        d_x, d_tensors = run_vjp(request.call, x, tensors, tapes, d_outputs[0], d_outputs[1:], request.needs_x)
+        return tuple(d_tensors) if d_x is None else (d_x, *d_tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.request, x, *rest = inputs
+        tensors, _, d_outputs = ctx.request.split(rest)
+        ctx.save_for_backward(x, *tensors, *d_outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *dd: Tensor) -> tuple[Tensor | None, ...]:
+        request, k = ctx.request, 1 + ctx.request.tensors
+        if not request.needs_x:
+            dd = (torch.zeros_like(ctx.saved_tensors[0]), *dd)
+
+        def gradients(*args: Tensor) -> tuple[Tensor, ...]:
+            pull = torch.func.vjp(lambda x, *tensors: differentiable(request.call, x, tensors), *args[:k])[1]
+            return tuple(pull(args[k:]))
+
+        result = torch.func.vjp(gradients, *ctx.saved_tensors)[1](dd)
+        nothing = [None] * request.tapes  # they are functions of the inputs, and counted there
+        return None, *result[:k], *nothing, *result[k:]
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> NoReturn:
+        raise PlaitError("jvp through the derivative of a recurrent layer is not there: use reverse mode twice.")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, request: Request, *_: Any) -> NoReturn:
+        raise no_vmap(request.call.engine)
+
+
+def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """-> rows (N, directions*P), *last states (B, .), differentiable"""
+    if "torch._dynamo" in sys.modules:  # beyond a graph break it would compile the engines' own functions
+        return undisturbed()(call, x, tensors)
+    return _apply(call, x, tensors)
+
+
+def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    result: tuple[Tensor, ...] = Recurrence.apply(Traced(call), x, *tensors)
+    return result
+
+
+@cache
+def undisturbed() -> Callable[..., tuple[Tensor, ...]]:
+    disabled: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(_apply)
+    return disabled

@@ -1,0 +1,62 @@
+"""The table of engines. Each lives in a file of its own, imported when it is first used."""
+
+from functools import cache
+from importlib import import_module
+
+import torch
+
+from ..cells import Cell
+from ..errors import PlaitError, unknown
+from .base import Engine, Gradients, Layout, Prepared, Tape, Weights
+
+ENGINES = {  # name -> where it is
+    "torch": (".torch", "TorchEngine"),
+    "torch:steps": (".torch", "TorchStepsEngine"),
+    "numpy": (".numpy", "NumpyEngine"),
+    "python": (".python", "PythonEngine"),
+    "python:quadratic": (".python", "QuadraticEngine"),
+}
+AUTO = ("torch",)  # what `auto` tries, best first
+
+
+def names() -> list[str]:
+    return list(ENGINES)
+
+
+@cache
+def get(name: str) -> Engine:
+    if name not in ENGINES:
+        raise unknown("engine", name, ["auto", *ENGINES])
+    module, attribute = ENGINES[name]
+    engine: Engine = getattr(import_module(module, __name__), attribute)()
+    return engine
+
+
+def check(name: str) -> str:
+    """The name itself, if there is such an engine."""
+    if name != "auto":
+        get(name)
+    return name
+
+
+def choose(name: str, cell: Cell, dtype: torch.dtype, device: torch.device) -> str:
+    """The engine of that name, or the first of AUTO that can run the layer: its name. A sentence if there is none."""
+    return _choose(name, cell, dtype, device)
+
+
+choose._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing dynamo
+
+
+@cache
+def _choose(name: str, cell: Cell, dtype: torch.dtype, device: torch.device) -> str:
+    reasons = []
+    for candidate in AUTO if name == "auto" else (name,):
+        reason = get(candidate).why_not(cell, dtype, device)
+        if reason is None:
+            return candidate
+        reasons.append(reason)
+    raise PlaitError(" ".join(reasons))
+
+
+__all__ = ["AUTO", "ENGINES", "Engine", "Gradients", "Layout", "Prepared", "Tape", "Weights"]
+__all__ += ["check", "choose", "get", "names"]

@@ -1,0 +1,27 @@
+"""NumPy, vectorised over the batch: the second rung of the ladder."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cells import Cell
+from ..cells.ops import arrays
+from .stepwise import Stepwise
+
+
+class NumpyEngine(Stepwise):
+    name, about, ops = "numpy", "NumPy, one step after another, vectorised over the batch", arrays
+
+    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+        if device.type != "cpu":
+            return f"numpy runs on the CPU, the layer is on {device}: use engine='torch' there."
+        if dtype not in (torch.float32, torch.float64):
+            return f"numpy runs float32 and float64, the layer is {dtype}: convert it, or use engine='torch'."
+        return None
+
+    def array(self, tensor: Tensor) -> Any:
+        return tensor.detach().numpy()
+
+    def mm(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.from_numpy(self.array(a) @ self.array(b))

@@ -1,0 +1,46 @@
+"""torch's operators, on any device: whole layers where torch has them (cuDNN, oneDNN), else one step after another."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..cells import Cell
+from ..cells.ops import tensors
+from .base import Layout, Weights
+from .stepwise import Stepwise
+
+NATIVE = ("rnn", "rnn_relu", "lstm", "gru")  # the cells that torch itself runs as whole layers
+
+
+class TorchEngine(Stepwise):
+    name, about, ops = "torch", "torch's own layers; step by step for cells that torch lacks; any device", tensors
+
+    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+        return None if dtype.is_floating_point else f"torch trains floating-point layers, this one is {dtype}."
+
+    def array(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+class TorchStepsEngine(TorchEngine):
+    name, about = "torch:steps", "torch's operators, one step after another"
+
+
+def unrolled(
+    cell: Cell, x: Tensor, state0: Sequence[Tensor], w: Weights, layout: Layout, *, reverse: bool, dt: float = 1
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`step` iterated with nothing written in place: autograd differentiates it any number of times."""
+    G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
+    wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(-1, G, H)
+    states, rows = tuple(state0), [x.new_empty(0, w.w_hh.shape[1])] * layout.T
+    for t in layout.order(reverse):
+        n, lo = layout.sizes[t], layout.starts[t]
+        live = [s[:n] for s in states]
+        rh = torch.nn.functional.linear(live[0], w.w_hh, w.b_hh).view(n, G, H)
+        new, _ = cell.step(wx[lo : lo + n].unbind(1), rh.unbind(1), live, dt, tensors)
+        if w.w_hr is not None:
+            new = (new[0] @ w.w_hr.t(), *new[1:])
+        rows[t] = new[0]
+        states = tuple(torch.cat([a, s[n:]]) if n < layout.B else a for a, s in zip(new, states, strict=True))
+    return torch.cat(rows) if rows else x.new_empty(0, w.w_hh.shape[1]), states

@@ -1,0 +1,20 @@
+"""What a user reads when something is wrong: one sentence with what was found, what was expected and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PlaitError(ValueError):
+    """A mistake that the user can mend. The command line prints it without a traceback and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
+    known = sorted(known)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return PlaitError(f"{kind} '{name}' is not known: {hint}Expected one of {', '.join(known)}.")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:  # also refuses NaN
+        raise PlaitError(f"{name} {value}: must be at least {least}.")

@@ -1,0 +1,241 @@
+"""torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from . import autograd, cells, engines, opaque
+from .autograd import Call, no_vmap
+from .cells import Cell
+from .engines import Layout
+from .engines.torch import NATIVE
+from .errors import PlaitError
+
+State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
+
+
+class Recurrent(nn.RNNBase):
+    """What the layers share. Parameters are read at each call, so parametrizations and functional_call are seen."""
+
+    engine = "auto"  # what a layer has that was swapped in place; a constructor's choice stands on the instance
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = engines.check(engine)
+
+    @property
+    def cell(self) -> Cell:
+        return cells.CELLS[CELL_OF_MODE[self.mode]]
+
+    @property
+    def _weight(self) -> Tensor:
+        return cast(Tensor, self.weight_ih_l0)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: State | None = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Any, State]:
+        if lengths is not None:
+            return self._forward_lengths(input, hx, lengths)
+        cell, weight = self.cell, self._weight
+        engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
+        if engine == "torch" and cell.name in NATIVE:
+            return self._forward_native(input, hx)
+        if torch.is_autocast_enabled(weight.device.type):  # the engines have one precision: that of the weights
+            with torch.autocast(weight.device.type, enabled=False):
+                return self._forward_engine(converted(input, weight.dtype), converted(hx, weight.dtype))
+        return self._forward_engine(input, hx)
+
+    def _forward_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+        rows = input.data if isinstance(input, PackedSequence) else input
+        if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(rows):
+            raise no_vmap("torch")
+        if rows.numel() == 0 and rows.dim() == 3 and rows.shape[1 if self.batch_first else 0] == 0:
+            return self._forward_engine(input, hx)  # torch refuses zero steps
+        result: tuple[Any, State] = super().forward(input, hx)
+        return result
+
+    def _forward_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Tensor, State]:
+        """Every sequence runs to its own end; the output is zero beyond it."""
+        if isinstance(input, PackedSequence):
+            raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
+        if input.dim() != 3:
+            raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
+        T, B = input.shape[:2][:: -1 if self.batch_first else 1]
+        lengths = check_lengths(lengths, T, B)
+        packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
+        y, state = self.forward(packed, hx)
+        return pad_packed_sequence(y, self.batch_first, total_length=T)[0], state
+
+    def _forward_engine(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+        if isinstance(input, PackedSequence):
+            rows, batch_sizes, permutation, inverse = input
+            hx = None if hx is None else tuple(self._permuted(s, permutation) for s in states_of(hx))
+            layout = Layout.ragged(batch_sizes)
+            self._check(rows, hx, batch_sizes, layout.B)
+            y, finals = self._stack(rows, hx, layout)
+            finals = tuple(self._permuted(s, inverse) for s in finals)
+            return PackedSequence(y, batch_sizes, permutation, inverse), self._state(finals)
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        batched = input.dim() == 3
+        if hx is not None:
+            hx = states_of(hx)
+            if any(s.dim() != input.dim() for s in hx):
+                found = ", ".join(f"{s.dim()}-D" for s in hx)
+                raise RuntimeError(f"For a {input.dim()}-D input, hx should also be {input.dim()}-D, but got {found}")
+        if batched:
+            x = input.transpose(0, 1) if self.batch_first else input  # (T, B, I)
+        else:
+            x = input.unsqueeze(1)
+            hx = None if hx is None else tuple(s.unsqueeze(1) for s in hx)
+        T, B = x.shape[:2]
+        self._check(x, hx, None, B)
+        y, finals = self._stack(x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
+        y = y.view(T, B, y.shape[1])
+        if not batched:
+            return y.squeeze(1), self._state(tuple(s.squeeze(1) for s in finals))
+        return y.transpose(0, 1) if self.batch_first else y, self._state(finals)
+
+    def _stack(self, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Rows (N, I) through all layers -> rows (N, D*P), last states (L*D, B, .)"""
+        cell, D, S = self.cell, 2 if self.bidirectional else 1, len(self.cell.states)
+        engine = engines.choose(self.engine, cell, x.dtype, x.device)
+        call = Call(cell, engine, layout, D, self.bias)
+        if hx is None:
+            widths = [self.proj_size or self.hidden_size, self.hidden_size][:S]
+            zeros = [x.new_zeros(layout.B, width) for width in widths]
+        apply = opaque.apply if torch.compiler.is_compiling() else autograd.apply
+        finals: list[list[Tensor]] = [[] for _ in range(S)]
+        for layer in range(self.num_layers):
+            tensors: list[Tensor] = []
+            for index in range(layer * D, (layer + 1) * D):
+                tensors += zeros if hx is None else [s[index] for s in hx]
+                tensors += [getattr(self, name) for name in self._all_weights[index]]
+            x, *last = apply(call, x, tensors)
+            for k, s in enumerate(last):
+                finals[k % S].append(s)
+            if self.dropout and layer < self.num_layers - 1:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        return x, tuple(torch.stack(group) for group in finals)
+
+    def _check(self, input: Tensor, hx: tuple[Tensor, ...] | None, batch_sizes: Tensor | None, B: int) -> None:
+        """With torch's own checks and torch's own words."""
+        self.check_input(input, batch_sizes)
+        if hx is None:
+            return
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        for s, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=False):
+            self.check_hidden_size(s, (count, B, width))
+        if len(hx) != len(self.cell.states):
+            raise RuntimeError(
+                f"hx: expected {len(self.cell.states)} tensors ({', '.join(self.cell.states)}), got {len(hx)}"
+            )
+
+    def _permuted(self, s: Tensor, permutation: Tensor | None) -> Tensor:
+        return s if permutation is None else s.index_select(1, permutation)
+
+    def _state(self, finals: tuple[Tensor, ...]) -> State:
+        return finals if len(finals) > 1 else finals[0]
+
+
+CELL_OF_MODE = {"RNN_TANH": "rnn", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}
+
+
+class RNN(Recurrent, nn.RNN):
+    """torch.nn.RNN, run by one of plait's engines."""
+
+
+class LSTM(Recurrent, nn.LSTM):
+    """torch.nn.LSTM, run by one of plait's engines."""
+
+
+class GRU(Recurrent, nn.GRU):
+    """torch.nn.GRU, run by one of plait's engines."""
+
+
+class ImplicitGRU(Recurrent):
+    """A GRU that takes an implicit step: h' = (h + (1 - z) n) / (1 + (1 - z)).
+
+    Arguments and parameters are torch.nn.GRU's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        if "proj_size" in kwargs:
+            raise ValueError("proj_size argument is only supported for LSTM, not ImplicitGRU")
+        super().__init__("GRU", *args, engine=engine, **kwargs)
+
+    @property
+    def cell(self) -> Cell:
+        return cells.CELLS["implicit_gru"]
+
+
+TWINS: dict[type[nn.Module], type[nn.Module]] = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def accelerate(model: Model, engine: str = "auto") -> Model:
+    """Gives every torch.nn.RNN, LSTM and GRU in the model plait's forward, in place, and returns the model.
+
+    Parameters, hooks, parametrizations, flags and devices stay as they are. Subclasses of your own are left alone.
+    """
+    engines.check(engine)
+    for module in model.modules():
+        if _swap(module, TWINS):
+            module.engine = engine  # type: ignore[assignment]
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undoes `accelerate`, also for layers made as plait.LSTM and so on. (ImplicitGRU, which torch lacks, stays.)"""
+    for module in model.modules():
+        if _swap(module, {ours: theirs for theirs, ours in TWINS.items()}):
+            module.__dict__.pop("engine", None)
+    return model
+
+
+def _swap(module: nn.Module, twins: dict[type[nn.Module], type[nn.Module]]) -> bool:
+    cls = type(module)
+    if cls in twins:
+        module.__class__ = twins[cls]
+        return True
+    if is_parametrized(module) and cls.__bases__[0] in twins:  # torch made a class for this one module: make its like
+        body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+        twin = twins[cls.__bases__[0]]
+        module.__class__ = type(f"Parametrized{twin.__name__}", (twin,), body)
+        return True
+    return False
+
+
+def states_of(hx: State) -> tuple[Tensor, ...]:
+    return tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+
+
+def converted(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, PackedSequence):
+        return value.to(dtype)
+    if isinstance(value, tuple | list):
+        return tuple(converted(v, dtype) for v in value)
+    return None if value is None else value.to(dtype)
+
+
+def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
+    """The lengths as an int64 tensor on the CPU, or the sentence that says which one is wrong."""
+    lengths = torch.as_tensor(given)
+    if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
+    if lengths.shape != (B,):
+        raise PlaitError(
+            f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
+        )
+    lengths = lengths.to("cpu", torch.int64)
+    for b, length in enumerate(lengths.tolist()):
+        if not 1 <= length <= T:
+            raise PlaitError(f"length {length} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
+    return lengths

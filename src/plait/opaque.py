@@ -1,0 +1,107 @@
+"""The layer for torch.compile: it and its derivative as two ops that the compiler does not look into."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from . import cells, engines
+from .autograd import Call, run, run_vjp
+from .engines import Layout, Tape, Weights
+
+
+def call_of(cell: str, engine: str, x: Tensor, batch_sizes: Tensor | None, B: int, directions: int, bias: bool) -> Call:
+    c = cells.get(cell)
+    layout = Layout(x.shape[0] // B if B else 0, B) if batch_sizes is None else Layout.ragged(batch_sizes)
+    return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias)
+
+
+@custom_op("plait::layer", mutates_args=())
+def layer_op(
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    B: int,
+    cell: str,
+    engine: str,
+    directions: int,
+    bias: bool,
+) -> list[Tensor]:
+    """-> rows, last states, tapes"""
+    call = call_of(cell, engine, x, batch_sizes, B, directions, bias)
+    rows, finals, tapes = run(call, x, tensors)
+    return [rows.clone() if directions == 1 else rows, *finals, *tapes]  # no output may share memory with another
+
+
+@layer_op.register_fake
+def _(x, tensors, batch_sizes, B, cell, engine, directions, bias):  # type: ignore[no-untyped-def]
+    c, N = cells.get(cell), x.shape[0]
+    call = Call(c, engine, Layout(0, B), directions, bias)
+    finals: list[Tensor] = []
+    tapes: list[Tensor] = []
+    P = 0
+    for state0, weights in call.split(tensors):
+        w = Weights.of(weights, bias=bias)
+        P = w.w_hh.shape[1]
+        finals += [torch.empty_like(s) for s in state0]
+        tapes += Tape.blank(c, w, B, N, like=x)
+    return [x.new_empty(N, directions * P), *finals, *tapes]
+
+
+@custom_op("plait::layer_vjp", mutates_args=())
+def layer_vjp_op(
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    tapes: Sequence[Tensor],
+    d_rows: Tensor,
+    d_finals: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    B: int,
+    cell: str,
+    engine: str,
+    directions: int,
+    bias: bool,
+) -> list[Tensor]:
+    """-> d_x, d_ of the tensors"""
+    call = call_of(cell, engine, x, batch_sizes, B, directions, bias)
+    d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, True)
+    assert d_x is not None
+    return [d_x, *d_tensors]
+
+
+@layer_vjp_op.register_fake
+def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(t) for t in (x, *tensors)]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, tensors, batch_sizes, B, cell, engine, directions, bias = inputs
+    states = directions * len(cells.get(cell).states)
+    ctx.options, ctx.tensors, ctx.states = (B, cell, engine, directions, bias), len(tensors), states
+    ctx.shapes = [o.shape for o in output[: states + 1]]
+    sizes = [] if batch_sizes is None else [batch_sizes]
+    ctx.ragged = bool(sizes)
+    ctx.save_for_backward(x, *tensors, *output[states + 1 :], *sizes)
+
+
+def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
+    x, *rest = ctx.saved_tensors
+    batch_sizes = rest.pop() if ctx.ragged else None
+    tensors, tapes = rest[: ctx.tensors], rest[ctx.tensors :]
+    d = [
+        x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
+    ]
+    grads = torch.ops.plait.layer_vjp(x, tensors, tapes, d[0], d[1:], batch_sizes, *ctx.options)
+    return grads[0], grads[1:], None, None, None, None, None, None
+
+
+layer_op.register_autograd(_backward, setup_context=_setup)
+
+
+def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """As autograd.apply, for code that is being compiled."""
+    options = call.layout.B, call.cell.name, call.engine, call.directions, call.bias
+    out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options)
+    return tuple(out[: 1 + call.directions * len(call.cell.states)])
