@@ -176,6 +176,14 @@ class ImplicitGRU(Recurrent):
         return cells.CELLS["implicit_gru"]
 
 
+def make(cell: str, *args: Any, **options: Any) -> Recurrent:
+    """The layer of the cell of that name."""
+    cells.get(cell)
+    if cell == "rnn_relu":
+        return RNN(*args, nonlinearity="relu", **options)
+    return {"rnn": RNN, "lstm": LSTM, "gru": GRU, "implicit_gru": ImplicitGRU}[cell](*args, **options)
+
+
 TWINS: dict[type[nn.Module], type[nn.Module]] = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -1,0 +1,191 @@
+"""The ladder: everything that computes is compared with the next slower thing, down to autograd on the bare equations.
+
+1. every derivative rule, and the traced derivative of every cell, for steps of several lengths = autograd, float64
+2. engine `python` = `step` iterated under autograd
+3. every other engine, and torch.nn itself, = engine `python`: outputs and every gradient
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from . import engines, layers
+from .cells import CELLS, Cell
+from .cells.ops import tensors as ops
+from .cells.trace import RULES, SIGNS, Graph, adjoints, compiled, trace, write
+from .engines import Layout, Weights
+from .engines.torch import unrolled
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative: max|a - b| / max|b|, tensor by tensor
+LENGTHS_OF_STEP = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Rung:
+    rung: int
+    what: str
+    deviation: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.deviation <= self.tolerance  # and so not NaN
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """max|found - expected| / max|expected|; against zeros, the plain difference. Other shapes and NaN: infinite."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if not expected.numel():
+        return 0.0
+    difference = (found.detach().double() - expected.detach().double()).abs().max().item()
+    scale = expected.detach().abs().max().item()
+    ratio = difference / scale if scale else difference
+    return ratio if ratio == ratio else float("inf")
+
+
+def worst(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    return max((relative(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+
+
+def outputs_and_gradients(
+    layer: nn.Module,
+    x: Tensor | PackedSequence,
+    hx: Sequence[Tensor] | None,
+    lengths: Tensor | None = None,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """All that a layer computes: outputs, last states, and a random loss's gradients for inputs and parameters."""
+    data = (x.data if isinstance(x, PackedSequence) else x).detach().requires_grad_()
+    given: Any = x._replace(data=data) if isinstance(x, PackedSequence) else data
+    states = None if hx is None else [s.detach().requires_grad_() for s in hx]
+    hidden = None if states is None else tuple(states) if len(states) > 1 else states[0]
+    parameters = {name: p.detach().requires_grad_() for name, p in layer.named_parameters()}
+    more = {} if lengths is None else {"lengths": lengths}
+    y, last = torch.func.functional_call(layer, parameters, (given, hidden), more)
+    outputs = [y.data if isinstance(y, PackedSequence) else y, *(last if isinstance(last, tuple) else (last,))]
+    generator = torch.Generator().manual_seed(seed)
+    d_outputs = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in outputs]
+    inputs = {"x": data, **{f"hx{k}": s for k, s in enumerate(states or [])}, **parameters}
+    gradients = torch.autograd.grad(outputs, list(inputs.values()), d_outputs, allow_unused=True)
+    result = {f"output {k}": o for k, o in enumerate(outputs)}
+    for (name, value), d in zip(inputs.items(), gradients, strict=True):
+        result[f"d_{name}"] = torch.zeros_like(value) if d is None else d
+    return result
+
+
+def deviation(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
+    """The largest relative difference, and where it is."""
+    assert found.keys() == expected.keys(), "two layers with the same parameters were expected"
+    return max((relative(found[name], expected[name]), name) for name in expected)
+
+
+# --- rung 1: derivatives -------------------------------------------------------------------------------------------
+def rule_deviation(op: str, generator: torch.Generator) -> float:
+    """One rule alone, on arguments that are both variables: no cell uses `sub` with a variable on the left."""
+    count = 2 if op in SIGNS else 1
+    graph = Graph()
+    inputs = [graph.node("input", f"x{k}") for k in range(count)]
+    d = graph.node("input", "d")
+    node = graph.node(op, *inputs)
+    adjoint = adjoints([node], [d])
+    arguments = [*((f"x{k}", n) for k, n in enumerate(inputs)), ("d", d)]
+    vjp = compiled(write("rule", arguments, [(f"d{k}", adjoint[n]) for k, n in enumerate(inputs)]), ops)
+    step = compiled(write("value", arguments, [("y", node)]), ops)
+    x = [torch.randn(64, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+    d_y = torch.randn(64, generator=generator, dtype=torch.float64)
+    expected = torch.autograd.grad(step(*x, d_y)[0], x, d_y)
+    return worst(vjp(*(v.detach() for v in x), d_y), expected)
+
+
+def derivative_deviation(cell: Cell, dt: int, generator: torch.Generator) -> float:
+    def draw(count: int) -> list[Tensor]:
+        return [torch.randn(64, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+
+    G, S = len(cell.gates), len(cell.states)
+    wx, rh, old, d_new = draw(G), draw(G), draw(S), [d.detach() for d in draw(S)]
+    new, saved = cell.step(wx, rh, old, dt, ops)
+    inputs = [*wx, *rh, *old]
+    gradients = torch.autograd.grad(new, inputs, d_new, allow_unused=True)
+    expected = [torch.zeros_like(v) if g is None else g for v, g in zip(inputs, gradients, strict=True)]
+    with torch.no_grad():
+        found = compiled(trace(cell, dt).vjp, ops)(*saved, *old, *new, *d_new)
+    filled = [f if isinstance(f, Tensor) else torch.full_like(e, f) for f, e in zip(found, expected, strict=True)]
+    return worst(filled, expected)
+
+
+# --- rung 2: an engine against the bare equations --------------------------------------------------------------------
+def engine_deviation(cell: Cell, name: str, dt: int, generator: torch.Generator) -> float:
+    H, I, batch_sizes = 3, 2, torch.tensor([3, 3, 2, 1])
+    G, layout = len(cell.gates), Layout.ragged(batch_sizes)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x, state0 = draw(layout.N, I), [draw(layout.B, H) for _ in cell.states]
+    w = Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None)
+    d_rows, d_final = draw(layout.N, H), [draw(layout.B, H) for _ in cell.states]
+    engine, found, expected = engines.get(name), [], []
+    for reverse in (False, True):
+        rows, final, tape = engine.forward(cell, x, state0, w, layout, reverse=reverse, dt=dt)
+        g = engine.backward(cell, x, w, tape, d_rows, d_final)
+        assert g.x is not None
+        found += [rows, *final, g.x, *g.state0, *g.weights.tensors]
+
+        inputs = [t.clone().requires_grad_() for t in (x, *state0, *w.tensors)]
+        S = len(state0)
+        y, last = unrolled(
+            cell, inputs[0], inputs[1 : 1 + S], Weights.of(inputs[1 + S :], bias=True), layout, reverse=reverse, dt=dt
+        )
+        expected += [y, *last, *torch.autograd.grad((y, *last), inputs, (d_rows, *d_final))]
+    return worst(found, expected)
+
+
+# --- rung 3: whole layers ----------------------------------------------------------------------------------------
+def with_engine(layer: layers.Recurrent, engine: str) -> layers.Recurrent:
+    other = copy.deepcopy(layer)
+    other.engine = engine
+    return other
+
+
+def layer_deviation(cell: str, engine: str, dtype: torch.dtype, generator: torch.Generator) -> float:
+    """Two layers, both directions, ragged, from a random state; LSTM also with a projection."""
+    largest = 0.0
+    for proj_size in (0, 2) if cell == "lstm" else (0,):
+        options = {"proj_size": proj_size} if proj_size else {}
+        reference = layers.make(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
+        x, lengths = torch.randn(5, 3, 3, generator=generator, dtype=dtype), torch.tensor([3, 5, 1])
+        widths = (proj_size or 4, 4)[: len(reference.cell.states)]
+        hx = [torch.randn(4, 3, width, generator=generator, dtype=dtype) for width in widths]
+        for some in (None, lengths):
+            expected = outputs_and_gradients(reference, x, hx, some)
+            found = outputs_and_gradients(with_engine(reference, engine), x, hx, some)
+            largest = max(largest, deviation(found, expected)[0])
+    return largest
+
+
+def ladder(seed: int = 0) -> Iterator[Rung]:
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    exact = TOLERANCE[torch.float64]
+    for op in RULES:
+        yield Rung(1, f"derivative rule '{op}' = autograd", rule_deviation(op, generator), exact)
+    for cell in CELLS.values():
+        found = max(derivative_deviation(cell, dt, generator) for dt in LENGTHS_OF_STEP)
+        yield Rung(1, f"derivative of {cell.name} = autograd", found, exact)
+    for cell in CELLS.values():
+        found = max(engine_deviation(cell, "python", dt, generator) for dt in LENGTHS_OF_STEP)
+        yield Rung(2, f"engine python, {cell.name} = step iterated", found, exact)
+    for name in engines.names():
+        if name == "python":
+            continue
+        for dtype, tolerance in TOLERANCE.items():
+            found = max(layer_deviation(cell, name, dtype, generator) for cell in CELLS)
+            yield Rung(3, f"engine {name}, {str(dtype)[6:]} = engine python", found, tolerance)
+        found = max(engine_deviation(cell, name, dt, generator) for cell in CELLS.values() for dt in LENGTHS_OF_STEP)
+        yield Rung(3, f"engine {name}, longer steps = step iterated", found, exact)

@@ -1,0 +1,148 @@
+"""The command line: what can be asked. What is then done stands in commands.py, imported when it is needed."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import PlaitError
+from .tasks.settings import ForecastSettings
+from .training.settings import TrainSettings
+
+HELP = "Trains recurrent networks in parallel along every axis they have, inside PyTorch."
+manner: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
+app = typer.Typer(help=HELP, **manner)
+train_app = typer.Typer(help="Train a network; leaves a run folder.", **manner)
+bench_app = typer.Typer(help="Measure, and print what was measured.", **manner)
+app.add_typer(train_app, name="train")
+app.add_typer(bench_app, name="bench")
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Threads = Annotated[int | None, typer.Option(help="Threads for torch.  (default: torch's choice)")]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result there too; - prints only it.")
+]
+Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default: runs/TASK-N)")]
+Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, with its own settings.")]
+
+
+def main() -> None:
+    """The sentence and exit code 2 for what the user can mend; a traceback for what only we can."""
+    try:
+        app()
+    except PlaitError as e:
+        print(f"plait: {e}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def with_settings(kind: type[TrainSettings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for every setting, with the sentence that stands beside the setting."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        made = []
+        for f in kind.options():
+            about = typer.Option(f"--{f.name.replace('_', '-')}", help=f.metadata["help"])
+            made.append(
+                inspect.Parameter(
+                    f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=Annotated[f.type, about]
+                )
+            )
+        command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in (*own, *made)}
+        return command
+
+    return decorate
+
+
+@train_app.command("forecast")
+@with_settings(ForecastSettings)
+def train_forecast(
+    ctx: typer.Context,
+    out: Out = None,
+    resume: Resume = None,
+    threads: Threads = None,
+    json: Json = None,
+    **settings: Any,
+) -> None:
+    """Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file."""
+    from . import commands
+
+    given = {name for name in (*settings, "out") if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+    commands.train_forecast(settings, given, out, resume, commands.Output(json), threads)
+
+
+@app.command()
+def forecast(
+    run: Run,
+    steps: Annotated[int, typer.Option(help="How many steps ahead.")] = 12,
+    data: Annotated[str | None, typer.Option(help="Forecast from this CSV file, not from the run's own data.")] = None,
+    picture: Annotated[str | None, typer.Option(help="Where to draw it.  (default: RUN/future.png)")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Print and draw what comes next."""
+    from . import commands
+
+    commands.forecast(run, steps, data, picture, commands.Output(json), threads)
+
+
+@app.command()
+def evaluate(run: Run, threads: Threads = None, json: Json = None) -> None:
+    """How good is a run on data it was not trained on?"""
+    from . import commands
+
+    commands.evaluate(run, commands.Output(json), threads)
+
+
+@app.command()
+def engines(json: Json = None) -> None:
+    """What can run a recurrence here, and why not what cannot."""
+    from . import commands
+
+    commands.list_engines(commands.Output(json))
+
+
+@app.command()
+def equations(
+    cell: Annotated[str, typer.Argument(help="rnn, rnn_relu, lstm, gru or implicit_gru.")],
+    dt: Annotated[float, typer.Option(help="Length of the step.")] = 1,
+    json: Json = None,
+) -> None:
+    """Print a cell's step and the derivative that was traced from it."""
+    from . import commands
+
+    commands.equations(cell, dt, commands.Output(json))
+
+
+@app.command()
+def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
+    """Compare everything that computes with something slower, on this machine."""
+    from . import commands
+
+    raise typer.Exit(commands.check(seed, commands.Output(json), threads))
+
+
+@bench_app.command("loop")
+def bench_loop(
+    steps: Annotated[int, typer.Option(help="Steps in one measurement.")] = 400,
+    repeats: Annotated[int, typer.Option(help="Measurements of each contender, at least 5.")] = 9,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """What does the training loop cost a step, beyond forward, backward and optimizer?"""
+    from . import commands
+
+    commands.bench_loop(steps, repeats, seed, commands.Output(json), threads)

@@ -1,0 +1,246 @@
+"""What the commands do, and what they print."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from . import cells, engines
+from . import check as ladder
+from .cells.trace import trace
+from .data import series
+from .errors import PlaitError, at_least
+from .tasks.forecast import Forecast, load_data
+from .tasks.pictures import forecast_picture
+from .tasks.settings import ForecastSettings
+from .training.loop import Outcome, train
+from .training.progress import reporter
+from .training.run import Run, atomically, load_weights, writing
+
+
+class Output:
+    """Text for a person, JSON for a file; with --json - nothing but JSON."""
+
+    def __init__(self, json_file: str | None) -> None:
+        self.json_file = json_file
+        self.console = Console(quiet=json_file == "-", highlight=False, markup=False, soft_wrap=True)
+
+    def line(self, text: str = "") -> None:
+        self.console.print(text)
+
+    def table(self, header: list[str], rows: list[list[str]]) -> None:
+        """Columns as wide as they need to be: the first to the left, the others, which are numbers, to the right."""
+        widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
+        for row in [header, *rows]:
+            filled = [c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))]
+            self.line("  ".join(filled).rstrip())
+
+    def result(self, value: dict[str, Any]) -> None:
+        text = json.dumps(value, indent=1)
+        if self.json_file == "-":
+            print(text)
+        elif self.json_file:
+            with writing(Path(self.json_file)):
+                atomically(Path(self.json_file), (text + "\n").encode())
+
+
+def set_threads(threads: int | None) -> int:
+    if threads is not None:
+        at_least("threads", threads, 1)
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+# --- forecast --------------------------------------------------------------------------------------------------------
+def train_forecast(
+    options: dict[str, Any], given: set[str], out: str | None, resume: str | None, output: Output, threads: int | None
+) -> None:
+    set_threads(threads)
+    if resume is None:
+        settings = ForecastSettings(**options)
+        task = Forecast(settings, load_data(settings))
+        run = Run.create(out, "forecast", {"settings": settings.as_dict()})
+        run.write("series.csv", task.data.as_csv().encode())
+    else:
+        run, task = open_run(resume, {name: options.get(name, out) for name in given})
+        settings = task.settings
+    describe(run, task, output)
+    outcome = train(task, settings, run, reporter(output.console, "samples"), resume=resume is not None)
+    metrics = task.evaluate()
+    finish(run, task, outcome, metrics, output)
+    if outcome.interrupted:
+        raise SystemExit(130)
+
+
+def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, Forecast]:
+    """A run and its task, with the settings and the data it was started with."""
+    run = Run.open(path)
+    stored = run.config("forecast").get("settings", {})
+    try:
+        settings = ForecastSettings(**stored)
+    except TypeError as e:
+        raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
+    file = run.path / "series.csv"
+    data = series.read(str(file), "value")
+    data = dataclasses.replace(data, name=settings.data or "airline")
+    return run, Forecast(resumed(settings, changes or {}, path), data)
+
+
+def resumed(settings: ForecastSettings, changes: dict[str, Any], path: str) -> ForecastSettings:
+    """A run goes on as it began. Only how long it goes on may change, where the learning rate does not hang on it."""
+    free = {"save_every"} | ({"epochs"} if settings.schedule in ("constant", "plateau") else set())
+    for name, value in changes.items():
+        if name not in free and value != getattr(settings, name, None):
+            was = f"the run has {getattr(settings, name)}" if hasattr(settings, name) else "the run has a folder"
+            raise PlaitError(
+                f"--{name.replace('_', '-')} {value}: {was}, and --resume goes on with what {path} began with; "
+                "leave the option out, or start a new run."
+            )
+    return dataclasses.replace(settings, **{k: v for k, v in changes.items() if k in free})
+
+
+def describe(run: Run, task: Forecast, output: Output) -> None:
+    s, n = task.settings, len(task.data.values)
+    parameters = sum(p.numel() for p in task.model.parameters())
+    engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
+    chosen = f"{engine} (auto)" if s.engine == "auto" else engine
+    output.line(
+        f"{task.data.name}: {n} values, {task.validation_from} to train, {s.validation_size} to validate, "
+        f"{s.test_size} to test"
+    )
+    output.line(
+        f"{s.cell}, {s.layers} x {s.hidden} units, {parameters:,} parameters; engine {chosen}, "
+        f"{torch.get_num_threads()} threads; run {run.path}"
+    )
+
+
+def finish(run: Run, task: Forecast, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
+    progress, cell = outcome.progress, task.settings.cell
+    start, labels = task.test_from, task.data.labels
+    lines = [
+        ("truth", task.data.values[start:], "0.35 :"),
+        ("seasonal naive", metrics["naive"], "tab:orange --"),
+        (f"{cell}, {task.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
+    ]
+    run.write("forecast.png", forecast_picture(task.data, lines, start, labels))
+    history = {"epochs": progress.history, "test": metrics}
+    run.write_json("history.json", history)
+    if outcome.interrupted:
+        output.line(f"stopped in epoch {progress.epoch + 1} of {task.settings.epochs}")
+    else:
+        output.line(
+            f"{progress.epoch} epochs in {progress.seconds:.1f} s; validation was best in {progress.best_epoch}"
+        )
+    print_metrics(task, metrics, output)
+    output.line()
+    output.line(f"picture   {run.path / 'forecast.png'}")
+    if outcome.interrupted:
+        output.line(f"go on     plait train forecast --resume {run.path}")
+    output.line(f"forecast  plait forecast {run.path} --steps {task.settings.horizon}")
+    output.result({"run": str(run.path), "interrupted": outcome.interrupted, **history})
+
+
+def print_metrics(task: Forecast, metrics: dict[str, Any], output: Output) -> None:
+    output.line()
+    horizon = task.settings.horizon
+    output.line(
+        f"last {metrics['steps']} values, never seen in training, {horizon} ahead at a time from the true past:"
+    )
+    names = (task.settings.cell, "seasonal naive", "seasonal naive + drift")
+    rows = [
+        [name, *(f"{metrics[name][m]:,.4g}" for m in ("rmse", "mae")), f"{metrics[name]['mape']:.2f} %"]
+        for name in names
+    ]
+    output.table(["", "RMSE", "MAE", "MAPE"], rows)
+
+
+def trained(path: str) -> tuple[Run, Forecast]:
+    run, task = open_run(path)
+    weights, _ = run.read_tensors("model.safetensors")
+    load_weights(task.model, weights, run.path / "model.safetensors")
+    return run, task
+
+
+def evaluate(path: str, output: Output, threads: int | None) -> None:
+    set_threads(threads)
+    _, task = trained(path)
+    metrics = task.evaluate()
+    print_metrics(task, metrics, output)
+    output.result(metrics)
+
+
+def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
+    set_threads(threads)
+    at_least("steps", steps, 1)
+    run, task = trained(path)
+    source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
+    if task.scale.log and not (source.values > 0).all():
+        raise PlaitError(f"{source.name} has values that are not positive, and the run learned logarithms: train anew.")
+    ahead = task.ahead(source.values, steps)
+    labels = source.labels_ahead(steps)
+    width = max(len(label) for label in labels)
+    for label, value in zip(labels, ahead, strict=True):
+        output.line(f"{label:>{width}}  {value:,.6g}")
+    lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
+    content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels])
+    target = Path(picture) if picture else run.path / "future.png"
+    with writing(target):
+        atomically(target, content)
+    output.line(f"picture  {target}")
+    output.result({"labels": labels, "values": ahead.tolist(), "picture": str(target)})
+
+
+# --- engines, equations, check, bench ----------------------------------------------------------------------------
+def list_engines(output: Output) -> None:
+    device, rows = torch.device("cpu"), []
+    for name in engines.names():
+        engine = engines.get(name)
+        reasons = {engine.why_not(cell, torch.float32, device) for cell in cells.CELLS.values()} - {None}
+        rows.append({"engine": name, "about": engine.about, "why_not": " ".join(sorted(map(str, reasons))) or None})
+    took = engines.choose("auto", cells.get("lstm"), torch.float32, device)
+    width = max(len(row["engine"] or "") for row in rows)
+    for row in rows:
+        output.line(
+            f"{row['engine']:<{width}}  {row['about']}" + (f"; not here: {row['why_not']}" if row["why_not"] else "")
+        )
+    output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
+    output.result({"engines": rows, "auto": took})
+
+
+def equations(cell: str, dt: float, output: Output) -> None:
+    c = cells.get(cell)
+    try:
+        traced = trace(c, int(dt) if dt == int(dt) else dt)
+    except ValueError as e:
+        raise PlaitError(str(e)) from None
+    output.line("\n".join(line.strip() for line in (c.__doc__ or "").strip().splitlines()))
+    output.line()
+    output.line(traced.step)
+    output.line(traced.vjp.rstrip())
+    output.result({"cell": cell, "dt": dt, "step": traced.step, "vjp": traced.vjp})
+
+
+def check(seed: int, output: Output, threads: int | None) -> int:
+    """0 if the ladder holds, else 1."""
+    set_threads(threads)
+    rows = []
+    for rung in ladder.ladder(seed):
+        mark = "ok" if rung.holds else "FAILED"
+        output.line(f"{rung.rung}  {rung.what:<52} {rung.deviation:8.1e} <= {rung.tolerance:.0e}  {mark}")
+        rows.append({**dataclasses.asdict(rung), "holds": rung.holds})
+    failed = sum(not row["holds"] for row in rows)
+    if not torch.cuda.is_available():
+        output.line("-  skipped: cuda, for torch sees no CUDA device here")
+    output.line(f"{len(rows) - failed} of {len(rows)} hold")
+    output.result({"seed": seed, "rungs": rows})
+    return 1 if failed else 0
+
+
+def bench_loop(steps: int, repeats: int, seed: int, output: Output, threads: int | None) -> None:
+    from .bench import loop, report
+
+    set_threads(threads)
+    report.show(loop.measure(steps, repeats, seed), output)

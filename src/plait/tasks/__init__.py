@@ -1,0 +1,1 @@
+"""Data + model + loss + metric + picture."""

@@ -1,0 +1,145 @@
+"""Forecast: a series of numbers in, its next values out."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data import series
+from ..data.series import Scale, Series, Values
+from ..errors import PlaitError
+from ..layers import make
+from .settings import ForecastSettings
+
+
+class Forecaster(nn.Module):
+    """Scaled changes (B, window) in, the next ones out."""
+
+    def __init__(self, settings: ForecastSettings) -> None:
+        super().__init__()
+        s = settings
+        options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, "engine": s.engine}
+        self.encoder = make(s.cell, 1, s.hidden, s.layers, **options)
+        self.decoder = make(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
+        self.head = nn.Linear(s.hidden, 1)
+        nn.init.zeros_(self.head.weight)  # it starts as the forecast of the average change, and learns what goes beyond
+        nn.init.zeros_(self.head.bias)
+        self.horizon = s.horizon
+
+    def next_of_each(self, x: Tensor) -> tuple[Tensor, Any]:
+        """For every step the one after it: (B, T) -> (B, T), and the state after the last step."""
+        h, state = self.encoder(x.unsqueeze(2))
+        return self.head(h).squeeze(2), state
+
+    def horizon_after(self, x: Tensor) -> Tensor:
+        """From encoder to decoder, which is given the last value at every step: (B, window) -> (B, horizon)"""
+        assert self.decoder is not None
+        _, state = self.encoder(x.unsqueeze(2))
+        last = x[:, -1:].expand(-1, self.horizon).unsqueeze(2)  # (B, horizon, 1)
+        h, _ = self.decoder(last, state)
+        return self.head(h).squeeze(2)  # type: ignore[no-any-return]
+
+    def forecast(self, x: Tensor, steps: int) -> Tensor:
+        """The next steps, however many: (B, window) -> (B, steps)"""
+        if self.decoder is not None:
+            window, ahead = x.shape[1], x
+            while ahead.shape[1] < window + steps:
+                ahead = torch.cat([ahead, self.horizon_after(ahead[:, -window:])], 1)
+            return ahead[:, window : window + steps]
+        y, state = self.next_of_each(x)
+        outputs = [y[:, -1:]]
+        while len(outputs) < steps:
+            h, state = self.encoder(outputs[-1].unsqueeze(2), state)
+            outputs.append(self.head(h).squeeze(2))
+        return torch.cat(outputs, 1)
+
+
+class Forecast:
+    """The task: windows of the training part, and forecasts of the parts that follow it."""
+
+    def __init__(self, settings: ForecastSettings, data: Series) -> None:
+        s = self.settings = settings
+        self.data, self.season = data, s.steps_per_season
+        n = len(data.values)
+        self.validation_from = n - s.test_size - s.validation_size
+        self.test_from = n - s.test_size
+        needed = self.season + s.window + s.horizon
+        if self.validation_from < needed:
+            raise PlaitError(
+                f"{data.name} has {n} values, too few: season {self.season} + window {s.window} + horizon {s.horizon} "
+                f"for training, {s.validation_size} for validation and {s.test_size} for the test need at least "
+                f"{needed + s.validation_size + s.test_size}; choose smaller ones with --window, --horizon, --season, "
+                "--validation or --test."
+            )
+        positive = bool((data.values > 0).all())
+        if s.scale == "log" and not positive:
+            raise PlaitError(f"{data.name} has values that are not positive: use --scale linear.")
+        log = positive and s.scale != "linear"
+        self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
+        torch.manual_seed(s.seed)
+        self.model = Forecaster(s)
+        changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
+        span = s.window + (s.horizon if s.decoder == "seq2seq" else 1)
+        self.windows = changes[: self.validation_from - self.season].unfold(0, span, 1)  # (count, span)
+        origins = range(self.validation_from - self.season, self.test_from - self.season)
+        self.validation_inputs = torch.stack([changes[o - s.window : o] for o in origins])
+        ahead = [changes[o : min(o + s.horizon, origins.stop)] for o in origins]
+        self.validation_targets = nn.utils.rnn.pad_sequence(ahead, batch_first=True, padding_value=float("nan"))
+
+    @property
+    def size(self) -> int:
+        return len(self.windows)
+
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        windows, w = self.windows[indices], self.settings.window
+        if self.settings.decoder == "seq2seq":
+            predicted, truth = self.model.horizon_after(windows[:, :w]), windows[:, w:]
+        else:
+            predicted, truth = self.model.next_of_each(windows[:, :-1])[0], windows[:, 1:]
+        return nn.functional.mse_loss(predicted, truth), len(indices)
+
+    def validate(self) -> float:
+        """Squared error of forecasts from every point of the validation part, as far as it reaches."""
+        predicted = self.model.forecast(self.validation_inputs, self.validation_targets.shape[1])
+        return (predicted - self.validation_targets).square().nanmean().item()
+
+    @torch.no_grad()
+    def ahead(self, values: Values, steps: int) -> Values:
+        """What follows the values: (n,) -> (steps,)"""
+        self.model.eval()
+        needed = self.season + self.settings.window
+        if len(values) < needed:
+            raise PlaitError(f"{len(values)} values are too few to forecast from: season + window need {needed}.")
+        changes = self.scale.apply(values[-needed:])
+        x = torch.from_numpy(changes).float().unsqueeze(0)  # (1, window)
+        return self.scale.extend(values, self.model.forecast(x, steps)[0].double().numpy())
+
+    def evaluate(self) -> dict[str, Any]:
+        """The test part, a horizon at a time, each from the true values before it.
+
+        Beside it two forecasts without a network: the season before, and that plus the average change.
+        """
+        values, h = self.data.values, self.settings.horizon
+        blocks = [(o, min(h, len(values) - o)) for o in range(self.test_from, len(values), h)]
+        truth = values[self.test_from :]
+        model = np.concatenate([self.ahead(values[:o], steps) for o, steps in blocks])
+        naive = np.concatenate([series.seasonal_naive(values[:o], self.season, steps) for o, steps in blocks])
+        drift = np.concatenate([self.scale.extend(values[:o], np.zeros(steps)) for o, steps in blocks])
+        return {
+            "from": self.data.labels[self.test_from],
+            "steps": len(truth),
+            self.settings.cell: series.errors(model, truth),
+            "seasonal naive": series.errors(naive, truth),
+            "seasonal naive + drift": series.errors(drift, truth),
+            "predicted": model.tolist(),
+            "naive": naive.tolist(),
+        }
+
+
+def load_data(settings: ForecastSettings) -> Series:
+    if settings.data is None:
+        if settings.column is not None:
+            raise PlaitError(f"column '{settings.column}' goes with --data: the airline series has one column.")
+        return series.airline()
+    return series.read(settings.data, settings.column, settings.missing)

@@ -1,0 +1,38 @@
+"""What a task draws."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.series import Series, Values
+
+
+def forecast_picture(
+    data: Series, lines: Sequence[tuple[str, Values, str]], start: int, labels: Sequence[str]
+) -> bytes:
+    """History, and from `start` on the lines (name, values, style), as a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots()
+    shown = max(0, start - 10 * max(len(values) for _, values, _ in lines))
+    history = data.values[shown:start]
+    axes.plot(range(shown, start), history, color="0.35", linewidth=1.2, label="history")
+    for name, values, style in lines:
+        color, line = style.split()
+        joined = np.concatenate([data.values[start - 1 : start], values])
+        axes.plot(range(start - 1, start + len(values)), joined, color=color, linestyle=line, linewidth=1.6, label=name)
+    axes.axvspan(start - 0.5, start - 0.5 + len(lines[0][1]), color="0.93", zorder=0)
+    every = max(1, (len(labels) - shown) // 8)
+    ticks = list(range(shown, len(labels), every))
+    axes.set_xticks(ticks, [labels[t] for t in ticks])
+    axes.set_title(f"{data.name}: {lines[-1][0]}", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110)
+    return file.getvalue()

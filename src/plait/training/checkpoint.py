@@ -1,0 +1,71 @@
+"""Everything that a run needs to go on to the very same weights: model, optimizer, random states, position, history."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import PlaitError
+from .run import Run, load_weights, module_of
+
+
+@dataclass
+class Progress:
+    """Where training is. `position` counts the steps done in the epoch that is under way."""
+
+    epoch: int = 0
+    position: int = 0
+    loss: float = 0.0  # summed over the epoch so far, times count
+    count: int = 0
+    seconds: float = 0.0  # of training, over all sessions
+    best: float | None = None  # validation
+    best_epoch: int = 0
+    finished: bool = False
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Any
+    progress: Progress
+    best: dict[str, Tensor] = field(default_factory=dict)  # the weights of the best epoch
+
+    def save(self, run: Run) -> None:
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
+        tensors["random"] = torch.get_rng_state()
+        optimizer = self.optimizer.state_dict()
+        for index, values in optimizer["state"].items():
+            tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
+        meta = {
+            "progress": vars(self.progress),
+            "groups": optimizer["param_groups"],
+            "schedule": self.schedule.state_dict(),
+        }
+        run.write_tensors("state.safetensors", tensors, meta)
+        run.write_json("history.json", {"epochs": self.progress.history})
+        run.write_tensors("model.safetensors", self.best or dict(self.model.state_dict()), {})
+
+    def load(self, run: Run) -> None:
+        tensors, meta = run.read_tensors("state.safetensors")
+        path = run.path / "state.safetensors"
+        try:
+            load_weights(self.model, module_of(tensors, "model."), path)
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, value in module_of(tensors, "optimizer.").items():
+                index, name = key.split(".", 1)
+                state.setdefault(int(index), {})[name] = value
+            self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
+            self.schedule.load_state_dict(meta["schedule"])
+            self.progress = Progress(**meta["progress"])
+            self.best = module_of(tensors, "best.")
+            torch.set_rng_state(tensors["random"])
+        except (KeyError, TypeError, ValueError) as e:
+            if isinstance(e, PlaitError):
+                raise
+            raise PlaitError(
+                f"{path} lacks what a checkpoint of this run has ({e}): it belongs to another one."
+            ) from None

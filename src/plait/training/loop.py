@@ -1,0 +1,175 @@
+"""The training loop: one for all tasks."""
+
+import math
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..data.sampler import Sampler
+from ..errors import PlaitError
+from .checkpoint import Progress, State
+from .progress import Reporter, Silent
+from .run import Run
+from .settings import TrainSettings
+
+
+class Task(Protocol):
+    """What the loop needs to know of a task: a model, sequences by number, and how good it is."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def size(self) -> int: ...  # training sequences
+
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        """The mean loss over these sequences, and the number of samples or tokens it is the mean of."""
+
+    def validate(self) -> float | None:
+        """The smaller the better; None if there is nothing to validate with."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    progress: Progress
+    interrupted: bool
+
+
+class Interrupt:
+    """Ctrl-C (or SIGTERM) asks the loop to stop after the step under way; a second one stops at once."""
+
+    def __enter__(self) -> "Interrupt":
+        self.asked = False
+        self.before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self.before = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(number, self.before[number])
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def train(
+    task: Task,
+    settings: TrainSettings,
+    run: Run | None = None,
+    reporter: Reporter | None = None,
+    *,
+    resume: bool = False,
+) -> Outcome:
+    """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one."""
+    sampler = Sampler(task.size, settings.batch_size(task.size), settings.seed)
+    optimizer = settings.make_optimizer(task.model)
+    state = State(task.model, optimizer, settings.make_schedule(optimizer), Progress())
+    if resume and run:
+        state.load(run)
+    with Interrupt() as interrupt:
+        Loop(task, settings, run, reporter or Silent(), sampler, state, interrupt).train()
+    if state.best:
+        task.model.load_state_dict(state.best)
+    return Outcome(state.progress, interrupted=not state.progress.finished)
+
+
+class Loop:
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainSettings,
+        run: Run | None,
+        reporter: Reporter,
+        sampler: Sampler,
+        state: State,
+        interrupt: Interrupt,
+    ) -> None:
+        self.task, self.settings, self.run, self.reporter = task, settings, run, reporter
+        self.sampler, self.state, self.interrupt = sampler, state, interrupt
+        self.saved = time.perf_counter()
+
+    def train(self) -> None:
+        progress, steps = self.state.progress, len(self.sampler)
+        progress.finished = progress.finished and progress.epoch >= self.settings.epochs
+        self.reporter.start(progress.epoch * steps + progress.position, self.settings.epochs * steps)
+        try:
+            while not progress.finished and not self.interrupt.asked:
+                if self.epoch():
+                    self.finish_epoch()
+        finally:
+            self.reporter.stop()
+        if self.run:
+            self.state.save(self.run)
+
+    def epoch(self) -> bool:
+        """The steps of one epoch, or what is left of them. False if the user asked to stop before the last one."""
+        task, state, settings = self.task, self.state, self.settings
+        progress, optimizer = state.progress, state.optimizer
+        parameters = [p for p in state.model.parameters() if p.requires_grad]
+        began, already, counted = time.perf_counter(), progress.seconds, 0
+        state.model.train()
+        for indices in self.sampler.batches(progress.epoch, progress.position):
+            loss, count = task.loss(indices)
+            optimizer.zero_grad()
+            loss.backward()
+            if settings.clip:
+                nn.utils.clip_grad_norm_(parameters, settings.clip)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise diverged(value, progress, self.run)
+            optimizer.step()
+            progress.position += 1
+            progress.loss += value * count
+            progress.count += count
+            counted += count
+            now = time.perf_counter()
+            progress.seconds = already + now - began
+            self.reporter.step(progress.loss / progress.count, counted / (now - began))
+            if self.run and now - self.saved >= settings.save_every:
+                state.save(self.run)
+                self.saved = time.perf_counter()
+            if self.interrupt.asked and progress.position < len(self.sampler):
+                return False
+        return True
+
+    def finish_epoch(self) -> None:
+        task, state, settings, progress = self.task, self.state, self.settings, self.state.progress
+        state.model.eval()
+        with torch.no_grad():
+            validation = task.validate()
+        loss = progress.loss / progress.count
+        since = progress.history[-1]["seconds"] if progress.history else 0.0
+        row = {
+            "epoch": progress.epoch + 1,
+            "loss": loss,
+            "validation": validation,
+            "lr": state.optimizer.param_groups[0]["lr"],
+            "seconds": progress.seconds,
+            "rate": progress.count / max(1e-9, progress.seconds - since),
+        }
+        progress.history.append(row)
+        progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0
+        measure = loss if validation is None else validation
+        state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
+        if progress.best is None or measure < progress.best:
+            progress.best, progress.best_epoch = measure, progress.epoch
+            state.best = {k: v.detach().clone() for k, v in state.model.state_dict().items()}
+        tired = settings.patience > 0 and progress.epoch - progress.best_epoch >= settings.patience
+        progress.finished = tired or progress.epoch >= settings.epochs
+        self.reporter.epoch(row, settings.epochs)
+
+
+def diverged(value: float, progress: Progress, run: Run | None) -> PlaitError:
+    where = f"epoch {progress.epoch + 1}, step {progress.position + 1}"
+    left = f" The last checkpoint is in {run.path}." if run else ""
+    return PlaitError(f"the loss became {value} in {where}: lower --lr, or set --clip.{left}")
+
+
+__all__ = ["Outcome", "Task", "train"]

@@ -1,0 +1,82 @@
+"""What can be set about training. A setting is written once: command line, config.json and --resume read it here."""
+
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PlaitError, at_least, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}  # torch.optim's names
+SCHEDULES = ("constant", "cosine", "step", "plateau")
+
+
+def option(default: Any, text: str) -> Any:
+    """A dataclass field with the sentence that --help prints."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    epochs: int = option(300, "How often every training sequence is seen, at most.")
+    batch: str = option("32", "Sequences per step: 1 (stochastic), a number (mini-batch), or full.")
+    optimizer: str = option("adam", "sgd, adam or adamw.")
+    lr: float = option(0.002, "Learning rate.")
+    momentum: float = option(0.0, "Momentum, for sgd.")
+    weight_decay: float = option(0.0, "Weight decay.")
+    clip: float = option(1.0, "Largest norm of the gradient; 0 turns clipping off.")
+    schedule: str = option("constant", "Learning rate over the epochs: constant, cosine, step or plateau.")
+    patience: int = option(40, "Stop after that many epochs without a better validation; 0 never stops early.")
+    save_every: float = option(10.0, "Seconds between checkpoints; 0 writes one after every step.")
+    seed: int = option(0, "Seed of everything random.")
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("momentum", 0), ("weight_decay", 0), ("clip", 0), ("patience", 0)):
+            at_least(name, getattr(self, name), least)
+        at_least("save_every", self.save_every, 0)
+        at_least("seed", self.seed, 0)
+        if not 0 < self.lr < float("inf"):
+            raise PlaitError(f"lr {self.lr}: must be above 0 and finite.")
+        self.batch_size(1)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.momentum and self.optimizer != "sgd":
+            raise PlaitError(f"momentum {self.momentum} goes with sgd, not with {self.optimizer}: leave it out.")
+
+    def batch_size(self, size: int) -> int:
+        if self.batch == "full":
+            return size
+        if not self.batch.isdecimal() or int(self.batch) < 1:
+            raise PlaitError(f"batch '{self.batch}': must be a whole number of at least 1, or 'full'.")
+        return min(int(self.batch), size)
+
+    def make_optimizer(self, model: "nn.Module") -> "Optimizer":
+        from torch import optim
+
+        extra = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        optimizer: Optimizer = getattr(optim, OPTIMIZERS[self.optimizer])(
+            model.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True, **extra
+        )
+        return optimizer
+
+    def make_schedule(self, optimizer: "Optimizer") -> Any:
+        from torch.optim import lr_scheduler as schedules
+
+        if self.schedule == "cosine":
+            return schedules.CosineAnnealingLR(optimizer, T_max=self.epochs)
+        if self.schedule == "step":
+            return schedules.StepLR(optimizer, step_size=max(1, self.epochs // 3), gamma=0.1)
+        if self.schedule == "plateau":
+            return schedules.ReduceLROnPlateau(optimizer, patience=10)
+        return schedules.ConstantLR(optimizer, factor=1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def options(cls) -> tuple[Field[Any], ...]:
+        return fields(cls)
