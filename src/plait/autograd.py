@@ -7,7 +7,6 @@ the same step runs.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -208,9 +207,12 @@ class RecurrenceVJP(torch.autograd.Function):
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """-> rows (N, directions*P), *last states (B, .), differentiable"""
-    if "torch._dynamo" in sys.modules:  # beyond a graph break it would compile the engines' own functions
-        return undisturbed()(call, x, tensors)
-    return _apply(call, x, tensors)
+    global _undisturbed
+    if "torch._dynamo" not in sys.modules:
+        return _apply(call, x, tensors)
+    if _undisturbed is None:  # beyond a graph break dynamo would compile the engines' own functions
+        _undisturbed = torch.compiler.disable(_apply)
+    return _undisturbed(call, x, tensors)
 
 
 def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -218,7 +220,4 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
     return result
 
 
-@cache
-def undisturbed() -> Callable[..., tuple[Tensor, ...]]:
-    disabled: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(_apply)
-    return disabled
+_undisturbed: Callable[..., tuple[Tensor, ...]] | None = None

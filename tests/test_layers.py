@@ -1,0 +1,472 @@
+"""A PyTorch user swaps torch.nn.LSTM for plait.LSTM and notices nothing: one test for each thing they might do."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+import plait
+from plait import PlaitError
+from plait.check import deviation, outputs_and_gradients, relative
+
+ENGINES = ("torch", "torch:steps", "numpy", "python")
+PAIRS = [(nn.RNN, plait.RNN), (nn.LSTM, plait.LSTM), (nn.GRU, plait.GRU)]
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+own_engine = pytest.mark.parametrize("engine", ENGINES[1:])  # those that do not hand the layer to torch
+pairs = pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=["rnn", "lstm", "gru"])
+
+
+def twin(theirs: nn.Module, ours: type[nn.Module], engine: str = "numpy", **options) -> nn.Module:
+    made = ours(theirs.input_size, theirs.hidden_size, theirs.num_layers, engine=engine, **options)
+    made.load_state_dict(theirs.state_dict())
+    return made
+
+
+def gradients(model: nn.Module, loss: torch.Tensor, **options) -> list[torch.Tensor]:
+    return [g.detach() for g in torch.autograd.grad(loss, list(model.parameters()), **options)]
+
+
+def assert_close(found, expected, tolerance: float = 1e-5) -> None:
+    assert len(found) == len(expected)
+    assert max(relative(a, b) for a, b in zip(found, expected, strict=True)) <= tolerance
+
+
+@pairs
+def test_constructor_state_dict_and_kind_are_torchs(theirs, ours) -> None:
+    options = {"num_layers": 2, "bias": True, "batch_first": True, "dropout": 0.1, "bidirectional": True}
+    a, b = theirs(3, 4, **options), ours(3, 4, **options)
+    assert isinstance(b, theirs)
+    assert list(a.state_dict()) == list(b.state_dict())
+    assert [v.shape for v in a.state_dict().values()] == [v.shape for v in b.state_dict().values()]
+    a.load_state_dict(b.state_dict())
+    b.load_state_dict(a.state_dict())
+    torch.manual_seed(5)
+    a = theirs(3, 4)
+    torch.manual_seed(5)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), ours(3, 4).parameters(), strict=True))
+
+
+def test_positional_arguments_are_in_torchs_order() -> None:
+    assert repr(plait.RNN(3, 4, 2, "relu", False, True)) == repr(nn.RNN(3, 4, 2, "relu", False, True))
+    assert repr(plait.LSTM(3, 4, 2, False, True, 0.0, True, 2)) == repr(nn.LSTM(3, 4, 2, False, True, 0.0, True, 2))
+    assert repr(plait.GRU(3, 4, engine="numpy")) == "GRU(3, 4, engine='numpy')"
+    assert list(plait.ImplicitGRU(3, 4, 2).state_dict()) == list(nn.GRU(3, 4, 2).state_dict())
+
+
+@pytest.mark.parametrize("make", [plait.RNN, plait.GRU, plait.ImplicitGRU])
+def test_projection_is_for_the_lstm(make) -> None:
+    with pytest.raises(ValueError, match="only supported for LSTM"):
+        make(3, 4, proj_size=2)
+
+
+@every_engine
+def test_no_steps_and_no_sequences(engine: str) -> None:
+    layer, h = plait.GRU(3, 4, engine=engine), torch.randn(1, 2, 4)
+    y, state = layer(torch.empty(0, 2, 3), h)
+    assert y.shape == (0, 2, 4)
+    assert torch.equal(state, h)
+    y, state = layer(torch.empty(5, 0, 3))
+    assert y.shape == (5, 0, 4)
+    assert state.shape == (1, 0, 4)
+
+
+@every_engine
+def test_packed_stays_packed_and_keeps_its_order(engine: str) -> None:
+    layer = plait.LSTM(3, 4, engine=engine)
+    packed = pack_sequence([torch.randn(n, 3) for n in (2, 5, 1)], enforce_sorted=False)
+    y, (h, c) = layer(packed)
+    assert isinstance(y, PackedSequence)
+    assert torch.equal(y.sorted_indices, packed.sorted_indices)
+    assert h.shape == c.shape == (1, 3, 4)
+
+
+@every_engine
+def test_lengths_are_each_sequence_alone(engine: str) -> None:
+    layer, x, lengths = plait.LSTM(3, 4, 2, bidirectional=True, engine=engine), torch.randn(6, 4, 3), [3, 6, 1, 4]
+    y, (h, c) = layer(x, lengths=lengths)
+    for b, n in enumerate(lengths):
+        alone, (h1, c1) = layer(x[:n, b : b + 1])
+        torch.testing.assert_close(y[:n, b], alone[:, 0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close((h[:, b], c[:, b]), (h1[:, 0], c1[:, 0]), rtol=1e-5, atol=1e-6)
+        assert not y[n:, b].any()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ([3, 0], "length 0 of sequence 1: expected 1 to 5"),
+        ([3, -2], "length -2 of sequence 1"),
+        ([6, 1], "length 6 of sequence 0: expected 1 to 5"),
+        ([3], r"lengths of shape \(1,\): expected \(2,\)"),
+        (torch.tensor([[3, 3]]), r"lengths of shape \(1, 2\)"),
+        ([3.0, 2.0], "lengths of type torch.float32: expected whole numbers"),
+        (torch.tensor([True, True]), "lengths of type torch.bool"),
+    ],
+)
+def test_wrong_lengths_get_a_sentence(lengths, sentence: str) -> None:
+    with pytest.raises(PlaitError, match=sentence):
+        plait.GRU(3, 4)(torch.randn(5, 2, 3), lengths=lengths)
+
+
+def test_lengths_want_a_batch_and_no_packing() -> None:
+    layer = plait.GRU(3, 4)
+    with pytest.raises(PlaitError, match="lengths need a batch: expected a 3-D input, found 2-D"):
+        layer(torch.randn(5, 3), lengths=[5])
+    with pytest.raises(PlaitError, match="PackedSequence, which has its own"):
+        layer(pack_sequence([torch.randn(2, 3)]), lengths=[2])
+
+
+@own_engine
+@pytest.mark.parametrize(
+    ("x", "hx"),
+    [
+        (torch.randn(5, 2, 7), None),
+        (torch.randn(5, 2, 3, 1), None),
+        (torch.randn(5, 2, 3, dtype=torch.float64), None),
+        (torch.randn(5, 2, 3), torch.randn(1, 3, 4)),
+        (torch.randn(5, 2, 3), torch.randn(2, 2, 4)),
+        (torch.randn(5, 2, 3), torch.randn(2, 4)),
+        (torch.randn(5, 3), torch.randn(1, 1, 4)),
+    ],
+)
+def test_wrong_shapes_raise_what_torch_raises(engine: str, x, hx) -> None:
+    with pytest.raises((RuntimeError, ValueError)) as expected:
+        nn.GRU(3, 4)(x, hx)
+    with pytest.raises(expected.type):
+        plait.GRU(3, 4, engine=engine)(x, hx)
+
+
+# --- swapping in place -----------------------------------------------------------------------------------------------
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(3, 4, batch_first=True)
+        self.more = nn.ModuleList([nn.GRU(4, 4), nn.Sequential(nn.RNN(4, 4))])
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        y, _ = self.rnn(x)
+        y, _ = self.more[0](y)
+        y, _ = self.more[1][0](y)
+        return self.head(y)
+
+
+def test_accelerate_and_restore_a_tree() -> None:
+    net, x = Net().eval(), torch.randn(2, 5, 3)
+    expected, parameters = net(x), [id(p) for p in net.parameters()]
+    kinds = [type(m) for m in net.modules()]
+    net.rnn.register_forward_hook(lambda *_: seen.append("hook"))
+    seen: list[str] = []
+    assert plait.accelerate(net, engine="numpy") is net
+    assert [type(m) for m in (net.rnn, net.more[0], net.more[1][0])] == [plait.LSTM, plait.GRU, plait.RNN]
+    assert_close([net(x)], [expected])
+    assert seen == ["hook"]
+    assert not net.rnn.training
+    assert [id(p) for p in net.parameters()] == parameters
+    assert plait.restore(net) is net
+    assert [type(m) for m in net.modules()] == kinds
+    assert "engine" not in net.rnn.__dict__
+    assert torch.equal(net(x), expected)
+    assert seen == ["hook"] * 2
+
+
+@pairs
+def test_accelerate_the_root(theirs, ours) -> None:
+    layer = theirs(3, 4)
+    assert type(plait.accelerate(layer)) is ours
+    assert layer.engine == "auto"
+    assert type(plait.restore(layer)) is theirs
+
+
+def test_restore_undoes_layers_that_were_plaits_from_the_start() -> None:
+    model = nn.Sequential(plait.GRU(3, 4, engine="numpy"), plait.ImplicitGRU(4, 4))
+    plait.restore(model)
+    assert [type(m) for m in model] == [nn.GRU, plait.ImplicitGRU]
+
+
+def test_subclasses_of_the_user_are_left_alone() -> None:
+    class Mine(nn.LSTM):
+        pass
+
+    assert type(plait.accelerate(Mine(3, 4))) is Mine
+
+
+@pytest.mark.parametrize("first", ["parametrize", "accelerate"])
+def test_parametrizations_survive_both_ways(first: str) -> None:
+    layer, x = nn.GRU(3, 4), torch.randn(5, 2, 3)
+    if first == "accelerate":
+        plait.accelerate(layer, engine="numpy")
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+    plait.accelerate(layer, engine="numpy")
+    assert isinstance(layer, plait.GRU)
+    ours = layer(x)[0]
+    g = gradients(layer, ours.square().sum())
+    plait.restore(layer)
+    assert isinstance(layer, nn.GRU)
+    assert not isinstance(layer, plait.GRU)
+    assert parametrize.is_parametrized(layer, "weight_hh_l0")
+    assert_close([ours, *g], [layer(x)[0], *gradients(layer, layer(x)[0].square().sum())])
+    parametrize.remove_parametrizations(layer, "weight_hh_l0")
+    assert type(layer) is nn.GRU
+
+
+def test_accelerate_checks_the_engine_before_it_touches_anything() -> None:
+    layer = nn.GRU(3, 4)
+    with pytest.raises(PlaitError, match="engine 'fast' is not known"):
+        plait.accelerate(layer, engine="fast")
+    assert type(layer) is nn.GRU
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+def through_pickle(layer):
+    return pickle.loads(pickle.dumps(layer))
+
+
+def through_torch_save(layer):
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle, through_torch_save])
+@pytest.mark.parametrize("origin", ["made", "accelerated"])
+def test_copies_work_alike(copied, origin: str) -> None:
+    layer = (
+        plait.LSTM(3, 4, 2, engine="numpy") if origin == "made" else plait.accelerate(nn.LSTM(3, 4, 2), engine="numpy")
+    )
+    other, x = copied(layer), torch.randn(5, 2, 3)
+    assert type(other) is plait.LSTM
+    assert other.engine == "numpy"
+    assert torch.equal(layer(x)[0], other(x)[0])
+    with torch.no_grad():
+        other.weight_ih_l0 += 1
+    assert not torch.equal(layer(x)[0], other(x)[0])
+
+
+# --- autograd --------------------------------------------------------------------------------------------------------
+@every_engine
+def test_functional_call_uses_the_parameters_it_is_given(engine: str) -> None:
+    theirs = nn.GRU(3, 4)
+    layer, x = twin(theirs, plait.GRU, engine), torch.randn(5, 2, 3)
+    doubled = {name: 2 * p.detach() for name, p in theirs.named_parameters()}
+    found = torch.func.functional_call(layer, doubled, (x,))[0]
+    assert_close([found], [torch.func.functional_call(theirs, doubled, (x,))[0]])
+    assert relative(found, layer(x)[0]) > 1e-2
+
+
+@every_engine
+def test_torch_func_grad(engine: str) -> None:
+    theirs = nn.LSTM(3, 4, 2, bidirectional=True).double()
+    layer, x = twin(theirs, plait.LSTM, engine, bidirectional=True, dtype=torch.float64), torch.randn(5, 2, 3).double()
+
+    def loss(module):
+        return lambda p: torch.func.functional_call(module, p, (x,))[0].square().sum()
+
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    found, expected = (torch.func.grad(loss(m))(parameters) for m in (layer, theirs))
+    assert_close(list(found.values()), list(expected.values()), 1e-10)
+
+
+@every_engine
+@pairs
+def test_create_graph_goes_on_to_second_derivatives(engine: str, theirs, ours) -> None:
+    a = theirs(3, 4).double()
+    b, x = twin(a, ours, engine, dtype=torch.float64), torch.randn(5, 2, 3).double()
+
+    def second(layer):
+        inputs = [x.clone().requires_grad_(), *layer.parameters()]
+        y, state = layer(inputs[0])
+        loss = y.square().sum() + (state[0] if isinstance(state, tuple) else state).sum()
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)]
+
+    assert_close(second(b), second(a), 1e-10)
+
+
+@own_engine
+def test_gradgradcheck_of_the_implicit_gru(engine: str) -> None:
+    layer = plait.ImplicitGRU(2, 3, bidirectional=True, dtype=torch.float64, engine=engine)
+    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    h = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, h: layer(x, h), (x, h))
+    assert torch.autograd.gradgradcheck(lambda x, h: layer(x, h), (x, h))
+
+
+@own_engine
+def test_third_derivatives(engine: str) -> None:
+    theirs = nn.GRU(1, 2).double()
+    layer = twin(theirs, plait.GRU, engine, dtype=torch.float64)
+
+    def third(module):
+        x = torch.full((3, 1, 1), 0.3, dtype=torch.float64, requires_grad=True)
+        g = module(x)[0].sum()
+        for _ in range(3):
+            (d,) = torch.autograd.grad(g, x, create_graph=True)
+            g = d.square().sum()
+        return [g]
+
+    assert_close(third(layer), third(theirs), 1e-10)
+
+
+@every_engine
+def test_two_backwards_through_one_graph(engine: str) -> None:
+    layer = plait.LSTM(3, 4, engine=engine)
+    y, _ = layer(torch.randn(5, 2, 3))
+    first = gradients(layer, y.square().sum(), retain_graph=True)
+    second = gradients(layer, y.square().sum())
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        gradients(layer, y.square().sum())
+
+
+@own_engine
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_outputs_may_be_changed_in_place(engine: str, bidirectional: bool) -> None:
+    """y shares memory with what the derivative needs: nn.ReLU(inplace=True) after a layer must not spoil it."""
+    layer, x = plait.GRU(3, 4, bidirectional=bidirectional, engine=engine), torch.randn(5, 2, 3)
+    y, _ = layer(x)
+    expected = gradients(layer, y.relu().square().sum())
+    y, _ = layer(x)
+    assert_close(gradients(layer, y.relu_().square().sum()), expected)
+
+
+def test_weights_changed_before_backward_are_noticed() -> None:
+    layer = plait.GRU(3, 4, engine="numpy")
+    y, _ = layer(torch.randn(5, 2, 3))
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@every_engine
+def test_only_what_is_asked_for_is_differentiated(engine: str) -> None:
+    layer, x = plait.LSTM(3, 4, engine=engine), torch.randn(5, 2, 3, requires_grad=True)
+    for name, p in layer.named_parameters():
+        p.requires_grad_(name == "bias_ih_l0")
+    _, (_, c) = layer(x)
+    c.sum().backward()
+    assert layer.bias_ih_l0.grad is not None
+    assert layer.weight_hh_l0.grad is None
+    assert x.grad is not None
+    with torch.no_grad():
+        assert not layer(x)[0].requires_grad
+
+
+@every_engine
+def test_gradient_clipping(engine: str) -> None:
+    layer = plait.GRU(3, 4, engine=engine)
+    (100 * layer(torch.randn(5, 2, 3))[0].sum()).backward()
+    nn.utils.clip_grad_norm_(layer.parameters(), 0.5)
+    norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in layer.parameters()]))
+    assert norm == pytest.approx(0.5, rel=1e-4)
+
+
+@own_engine
+def test_autocast_keeps_the_precision_of_the_weights(engine: str) -> None:
+    layer, x = plait.GRU(3, 4, engine=engine), torch.randn(5, 2, 3)
+    expected = outputs_and_gradients(layer, x, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = outputs_and_gradients(layer, x, None)
+        half = layer(x.bfloat16(), torch.zeros(1, 2, 4, dtype=torch.bfloat16))[0]
+    assert deviation(found, expected)[0] == 0
+    assert half.dtype == torch.float32
+    packed = pack_sequence([x[:, 0], x[:2, 1]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(packed.to(torch.bfloat16))[0].data.dtype == torch.float32
+
+
+def test_autocast_with_torchs_own_layers_is_torchs() -> None:
+    layer, x = plait.GRU(3, 4, engine="torch"), torch.randn(5, 2, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x)[0].dtype == nn.GRU(3, 4)(x)[0].dtype
+
+
+# --- what is not there says so ---------------------------------------------------------------------------------------
+@every_engine
+def test_vmap_says_why_not(engine: str) -> None:
+    layer = plait.LSTM(3, 4, engine=engine)
+    with pytest.raises(PlaitError, match=f"vmap .* engine '{engine}' batches by itself. Put the mapped axis"):
+        torch.func.vmap(lambda x: layer(x)[0])(torch.randn(7, 5, 2, 3))
+
+
+@own_engine
+def test_jvp_says_why_not(engine: str) -> None:
+    layer, x = plait.LSTM(3, 4, engine=engine), torch.randn(5, 2, 3)
+    with pytest.raises(PlaitError, match=f"jvp: engine '{engine}' differentiates in reverse only"):
+        torch.func.jvp(lambda x: layer(x)[0], (x,), (x,))
+
+
+# --- torch.compile ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def dynamo():
+    import torch._dynamo as dynamo
+
+    dynamo.reset()
+    yield dynamo
+    dynamo.reset()
+
+
+class Wrapped(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(8, 1)
+
+    def forward(self, x):
+        y, state = self.layer(x * 2)
+        return self.head(y), state
+
+
+@every_engine
+@pytest.mark.parametrize("make", [plait.LSTM, plait.ImplicitGRU])
+def test_compile(engine: str, make, dynamo) -> None:
+    """As it comes, dynamo breaks its graph at every subclass of nn.LSTM; the layer then runs as it does without it."""
+    model, x = Wrapped(make(3, 4, 2, bidirectional=True, engine=engine)), torch.randn(5, 2, 3)
+    compiled = torch.compile(model, backend="aot_eager")
+    found = [compiled(x)[0], *gradients(model, compiled(x)[0].square().sum())]
+    assert_close(found, [model(x)[0], *gradients(model, model(x)[0].square().sum())])
+
+
+@own_engine
+@pytest.mark.parametrize("make", [plait.LSTM, plait.ImplicitGRU])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_compiled_into_one_graph_a_layer_is_one_opaque_op(engine: str, make, layers: int, dynamo) -> None:
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    model, x = Wrapped(make(3, 4, layers, bidirectional=True, engine=engine)), torch.randn(5, 2, 3)
+    with dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+        found = [compiled(x)[0], *gradients(model, compiled(x)[0].square().sum())]
+    assert_close(found, [model(x)[0], *gradients(model, model(x)[0].square().sum())])
+    (graph,) = graphs
+    ops = [node for node in graph.graph.nodes if "plait" in str(node.target)]
+    assert len(ops) == layers
+    assert not [node for node in graph.graph.nodes if "tanh" in str(node.target) or "sigmoid" in str(node.target)]
+
+
+def test_compile_with_lengths_and_packed(dynamo) -> None:
+    layer, x = plait.ImplicitGRU(3, 4, engine="numpy"), torch.randn(5, 2, 3)
+    compiled = torch.compile(layer, backend="aot_eager")
+    assert_close([compiled(x, lengths=torch.tensor([5, 2]))[0]], [layer(x, lengths=torch.tensor([5, 2]))[0]])
+
+
+@own_engine
+def test_opaque_op_is_well_formed(engine: str) -> None:
+    layer = plait.LSTM(3, 4, 1, bidirectional=True, engine=engine)
+    state = [torch.randn(2, 4, requires_grad=True) for _ in range(4)]
+    w = list(layer.parameters())
+    tensors = [*state[:2], *w[:4], *state[2:], *w[4:]]
+    for sizes in (None, torch.tensor([2, 2, 1])):
+        x = torch.randn(4 if sizes is None else 5, 3, requires_grad=True)
+        args = (x, tensors, sizes, 2, "lstm", engine, 2, True)
+        torch.library.opcheck(torch.ops.plait.layer, args)
