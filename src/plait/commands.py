@@ -181,14 +181,14 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
         raise PlaitError(f"{source.name} has values that are not positive, and the run learned logarithms: train anew.")
     ahead = task.ahead(source.values, steps)
     labels = source.labels_ahead(steps)
-    width = max(len(label) for label in labels)
-    for label, value in zip(labels, ahead, strict=True):
-        output.line(f"{label:>{width}}  {value:,.6g}")
     lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
     content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels])
     target = Path(picture) if picture else run.path / "future.png"
     with writing(target):
         atomically(target, content)
+    width = max(len(label) for label in labels)
+    for label, value in zip(labels, ahead, strict=True):
+        output.line(f"{label:>{width}}  {value:,.6g}")
     output.line(f"picture  {target}")
     output.result({"labels": labels, "values": ahead.tolist(), "picture": str(target)})
 

@@ -62,7 +62,7 @@ class Run:
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
-        self.write(name, to_bytes(contiguous, {"format": FORMAT, "meta": json.dumps(meta)}))
+        self.write(name, to_bytes(contiguous, {FORMAT: json.dumps(meta)}))
 
     def write(self, name: str, content: bytes) -> None:
         with writing(self.path / name):
@@ -75,9 +75,9 @@ class Run:
         try:
             with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}
-                if about.get("format") != FORMAT:
+                if FORMAT not in about:
                     raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
-                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(about["meta"])  # noqa: SIM118
+                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(about[FORMAT])  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as e:
             if isinstance(e, PlaitError):
                 raise

@@ -1,0 +1,58 @@
+"""`plait check` must notice a wrong sign anywhere in the rules that all derivatives come from."""
+
+import re
+
+import pytest
+
+from plait import commands
+from plait.cells import trace as tracing
+from plait.cells.trace import RULES, SIGNS
+
+FLIPS = [(op, k) for op in RULES for k in range(2 if op in SIGNS else 1)]
+
+
+@pytest.fixture
+def fresh_traces():
+    tracing.trace.cache_clear()
+    yield
+    tracing.trace.cache_clear()
+
+
+def test_the_ladder_holds(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    assert commands.check(0, commands.Output(None), None) == 0
+    printed = capsys.readouterr().out
+    assert "FAILED" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert re.fullmatch(r"(\d+) of \1 hold", printed.splitlines()[-1])
+
+
+@pytest.mark.usefixtures("fresh_traces")
+@pytest.mark.parametrize(("op", "argument"), FLIPS, ids=[f"{op}-{k}" for op, k in FLIPS])
+def test_a_flipped_sign_breaks_it(op: str, argument: int, monkeypatch, capsys) -> None:
+    rule = RULES[op]
+
+    def flipped(node, d):
+        return tuple(-v if k == argument else v for k, v in enumerate(rule(node, d)))
+
+    monkeypatch.setitem(RULES, op, flipped)
+    assert commands.check(0, commands.Output(None), None) == 1
+    printed = capsys.readouterr().out
+    assert any(f"rule '{op}'" in line and "FAILED" in line for line in printed.splitlines())
+
+
+@pytest.mark.usefixtures("fresh_traces")
+def test_a_wrong_recurrence_breaks_it(monkeypatch, capsys) -> None:
+    """Not only derivatives: an engine that forgets its recurrent bias is found, and named."""
+    from plait.engines.numpy import NumpyEngine
+
+    prepare = NumpyEngine.prepare
+
+    def forgetful(self, cell, w):
+        p = prepare(self, cell, w)
+        return type(p)(p.cell, p.H, p.P, p.w_hh, None, p.w_hr)
+
+    monkeypatch.setattr(NumpyEngine, "prepare", forgetful)
+    assert commands.check(0, commands.Output(None), None) == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
+    assert failed
+    assert all("engine numpy" in line for line in failed)

@@ -1,0 +1,155 @@
+"""Whatever happens while a checkpoint is written, the run goes on from a whole one."""
+
+import multiprocessing
+import random
+import resource
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from plait import PlaitError
+from plait.data import series
+from plait.tasks.forecast import Forecast
+from plait.tasks.settings import ForecastSettings
+from plait.training.loop import train
+from plait.training.run import Run, atomically
+
+SETTINGS = ForecastSettings(epochs=150, hidden=64, patience=0, save_every=0.0)  # a checkpoint after every step
+
+
+def train_until_killed(folder: str, resume: bool) -> None:
+    torch.set_num_threads(1)
+    train(Forecast(SETTINGS, series.airline()), SETTINGS, Run.open(folder), resume=resume)
+
+
+def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
+    """50 times, at random moments: the run always goes on, never back, and ends where an undisturbed one ends."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["plait.training.loop", "plait.tasks.forecast", "torch._dynamo"])
+    run = Run.create(str(tmp_path / "run"), "forecast", {"settings": SETTINGS.as_dict()})
+    rng, partial, steps_before, kills = random.Random(0), 0, -1, 0
+    state = run.path / "state.safetensors"
+    while kills < 50:
+        process = context.Process(target=train_until_killed, args=(str(run.path), state.exists()))
+        began = state.stat().st_mtime_ns if state.exists() else None
+        process.start()
+        while process.is_alive() and (not state.exists() or state.stat().st_mtime_ns == began):
+            time.sleep(0.001)  # until it has written something in this life
+        time.sleep(rng.uniform(0, 0.03))
+        assert process.is_alive(), "the run ended before it could be killed 50 times"
+        process.kill()
+        process.join()
+        assert process.exitcode == -9
+        kills += 1
+        partial += any(run.path.glob(".*.partial"))
+        meta = Run.open(str(run.path)).read_tensors("state.safetensors")[1]["progress"]
+        steps = meta["epoch"] * 1000 + meta["position"]
+        assert steps > steps_before
+        steps_before = steps
+        assert not any(run.path.glob(".*.partial"))
+    assert partial > 5, "hardly any kill met a write: the test has lost its point"
+    whole = Run.create(str(tmp_path / "whole"), "forecast", {})
+    for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
+        process = context.Process(target=train_until_killed, args=(str(path), go_on))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    found, expected = (r.read_tensors("state.safetensors")[0] for r in (run, whole))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
+    """A real limit of the system stops the write half way: the disk is full, as far as this process can tell."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            atomically(path, b"x" * 100_000)
+        with pytest.raises(
+            PlaitError, match=r"history.json cannot be written: File too large. What was there .* unharmed"
+        ):
+            Run(tmp_path).write("history.json", b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def finished_run(folder: Path) -> Run:
+    settings = ForecastSettings(epochs=1)
+    run = Run.create(str(folder / "run"), "forecast", {"settings": settings.as_dict()})
+    train(Forecast(settings, series.airline()), settings, run)
+    return run
+
+
+def resume(run: Run, **options) -> None:
+    settings = ForecastSettings(epochs=1, **options)
+    train(Forecast(settings, series.airline()), settings, run, resume=True)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 100, 4000, -1])
+def test_truncated_checkpoint(tmp_path: Path, keep: int) -> None:
+    run = finished_run(tmp_path)
+    path = run.path / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(PlaitError, match=r"state.safetensors is truncated or damaged .*: restore it from a copy"):
+        resume(run)
+
+
+def test_foreign_checkpoint(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    save_file({"weight": torch.zeros(3)}, run.path / "state.safetensors")
+    with pytest.raises(PlaitError, match="is not a checkpoint of plait: it was written by something else"):
+        resume(run)
+
+
+def test_checkpoint_of_another_model(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    with pytest.raises(PlaitError, match=r"does not fit the model of its config.json: size mismatch for .*head.weight"):
+        resume(run, hidden=5)
+    with pytest.raises(PlaitError, match="does not fit the model"):
+        resume(run, decoder="seq2seq")
+
+
+def test_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    run.write_tensors("state.safetensors", run.read_tensors("model.safetensors")[0], {})
+    with pytest.raises(PlaitError, match=r"does not fit the model|lacks what a checkpoint of this run has"):
+        resume(run)
+
+
+def test_no_checkpoint_yet(tmp_path: Path) -> None:
+    run = Run.create(str(tmp_path / "run"), "forecast", {})
+    with pytest.raises(PlaitError, match="is not there: the run stopped before its first checkpoint"):
+        resume(run)
+
+
+def test_run_folders_are_numbered_and_never_overwritten(empty_folder: Path) -> None:
+    assert [str(Run.create(None, "forecast", {}).path) for _ in range(3)] == [f"runs/forecast-{k}" for k in (1, 2, 3)]
+    with pytest.raises(PlaitError, match=r"runs/forecast-2 exists already: choose another --out, or .*--resume"):
+        Run.create("runs/forecast-2", "forecast", {})
+    (empty_folder / "file").write_text("")
+    with pytest.raises(PlaitError, match="file exists already"):
+        Run.create("file", "forecast", {})
+    with pytest.raises(PlaitError, match="file/run cannot be written: Not a directory"):
+        Run.create("file/run", "forecast", {})
+    (empty_folder / "empty").mkdir()
+    assert Run.create("empty", "forecast", {}).path.name == "empty"
+
+
+def test_what_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(PlaitError, match="nowhere does not exist: expected the folder of a run"):
+        Run.open(str(tmp_path / "nowhere"))
+    with pytest.raises(PlaitError, match=r"has no config.json"):
+        Run.open(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(PlaitError, match=r"config.json cannot be read as a run's settings"):
+        Run.open(str(tmp_path)).config("forecast")
+    (tmp_path / "config.json").write_text('{"task": "language"}')
+    with pytest.raises(PlaitError, match="is a run of task 'language', not 'forecast'"):
+        Run.open(str(tmp_path)).config("forecast")

@@ -1,0 +1,287 @@
+"""The commands as a person meets them: what they print, what they leave behind, and what they say to a mistake."""
+
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from plait import cli
+
+PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
+QUICK = ("--epochs", "2", "--hidden", "4")
+
+
+@pytest.fixture
+def plait(empty_folder: Path, monkeypatch, capsys):
+    """Runs a command in an empty folder -> exit code, stdout, stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["plait", *args])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(plait, empty_folder: Path):
+    """A command that must be refused: exit code 2, one sentence, no traceback, and nothing left behind."""
+
+    def run(*args: str) -> str:
+        before = sorted(p for p in empty_folder.rglob("*"))
+        code, out, err = plait(*args)
+        assert code == 2, (out, err)
+        assert out == ""
+        assert "Traceback" not in err
+        assert err.startswith("plait: ")
+        assert err.count("\n") == 1
+        assert sorted(p for p in empty_folder.rglob("*")) == before
+        return err
+
+    return run
+
+
+# --- what works ----------------------------------------------------------------------------------------------------
+def test_train_forecast_and_evaluate(plait, empty_folder: Path) -> None:
+    code, out, _ = plait("train", "forecast", *QUICK, "--json", "result.json")
+    assert code == 0
+    assert "airline: 144 values, 108 to train, 12 to validate, 24 to test" in out
+    assert re.search(r"^epoch 2/2  loss [\d.]+  validation [\d.]+  [\d,]+ samples/s  0 s left$", out, re.M)
+    assert re.search(r"^seasonal naive +49\.99 +47\.58 +10\.52 %$", out, re.M)
+    run = empty_folder / "runs" / "forecast-1"
+    expected = ["config.json", "forecast.png", "history.json", "model.safetensors", "series.csv", "state.safetensors"]
+    assert sorted(p.name for p in run.iterdir()) == expected
+    assert (run / "forecast.png").read_bytes().startswith(b"\x89PNG")
+    history = json.loads((run / "history.json").read_text())
+    assert [row["epoch"] for row in history["epochs"]] == [1, 2]
+    result = json.loads((empty_folder / "result.json").read_text())
+    assert result["test"] == history["test"]
+
+    code, out, _ = plait("evaluate", "runs/forecast-1", "--json", "-")
+    assert json.loads(out)["lstm"] == history["test"]["lstm"]
+
+    code, out, _ = plait("forecast", "runs/forecast-1", "--steps", "3")
+    assert code == 0
+    assert re.fullmatch(r"(1961-0[123]  [\d.]+\n){3}picture  runs/forecast-1/future\.png\n", out)
+    assert (run / "future.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_csv_of_ones_own(plait, empty_folder: Path) -> None:
+    rows = [f"2020-01-{d:02d},{10 + d % 7},{d}" for d in range(1, 32)] + [
+        f"2020-02-{d:02d},9,{d}" for d in range(1, 29)
+    ]
+    Path("sales.csv").write_text("day,sales,other\n" + "\n".join(rows) + "\n")
+    options = ("--column", "sales", "--horizon", "3", "--window", "5", "--season", "7", "--out", "mine")
+    assert plait("train", "forecast", "--data", "sales.csv", *options, *QUICK)[0] == 0
+    Path("sales.csv").unlink()  # a run has its own copy
+    assert "2020-02-29" in plait("forecast", "mine")[1]
+    Path("newer.csv").write_text("day,sales\n" + "\n".join(f"2021-03-{d:02d},{d}" for d in range(1, 20)) + "\n")
+    code, out, _ = plait("forecast", "mine", "--data", "newer.csv", "--steps", "1", "--picture", "p.png")
+    assert code == 0
+    assert out.startswith("2021-03-20  ")
+    assert Path("p.png").exists()
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["train", "forecast", "--help"], ["bench", "--help"], ["check", "--help"]]
+)
+def test_help_is_quick_because_it_does_without_torch(args: list[str]) -> None:
+    code = f"import sys; sys.argv = ['plait', *{args!r}]; from plait.cli import app; app(standalone_mode=False)"
+    code += "; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: plait" in done.stdout
+
+
+def test_version_engines_equations(plait) -> None:
+    import plait as package
+
+    assert plait("--version")[1] == package.__version__ + "\n"
+    out = plait("engines")[1]
+    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto"]
+    out = plait("equations", "gru")[1]
+    assert out.startswith("r, z = sigmoid(W x + b + R h + c)")
+    assert "def gru_vjp(r, z, n, rh_n, h, h_new, d_h_new):" in out
+    compile(out[out.index("def ") :], "equations", "exec")
+    assert "2.0 * " in plait("equations", "implicit_gru", "--dt", "2")[1]
+
+
+def test_bench_loop_has_the_shape_of_every_benchmark(plait) -> None:
+    result = json.loads(plait("bench", "loop", "--steps", "6", "--repeats", "5", "--json", "-")[1])
+    assert set(result) >= {"environment", "question", "rows"}
+    assert result["environment"]["threads"] >= 1
+    assert all(row["loop ms"] > 0 for row in result["rows"])
+
+
+def test_resume_from_the_command_line(plait, empty_folder: Path) -> None:
+    plait("train", "forecast", "--epochs", "4", "--hidden", "4", "--out", "whole")
+    plait("train", "forecast", "--epochs", "2", "--hidden", "4", "--out", "parts")
+    code, out, _ = plait("train", "forecast", "--resume", "parts", "--epochs", "4")
+    assert code == 0
+    assert "epoch 4/4" in out
+    weights = [(empty_folder / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert weights[0] == weights[1]
+    assert "4 epochs" in plait("train", "forecast", "--resume", "parts", "--epochs", "4")[1]  # nothing left to do
+
+
+# --- a terminal, a signal, a full disk -----------------------------------------------------------------------------
+def in_terminal(args: list[str], folder: Path, until: bytes, then: int | None) -> tuple[int, str]:
+    """Runs a command on a real pseudo-terminal of 80 columns, sends a signal once `until` was printed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ.update(COLUMNS="80", LINES="24", TERM="xterm")
+        os.execv(sys.executable, [*PLAIT, *args])
+    seen, sent, deadline = b"", False, time.monotonic() + 120
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([terminal], [], [], 1)
+        if not ready:
+            continue
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # the other side has closed it
+            break
+        if then is not None and not sent and until in seen:
+            os.kill(pid, then)
+            sent = True
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(which: int, tmp_path: Path) -> None:
+    args = ["train", "forecast", "--epochs", "100000", "--patience", "0", "--out", "run"]
+    code, seen = in_terminal(args, tmp_path, until=b"epoch 3", then=which)
+    assert code == 130
+    assert "samples/s" in seen  # the bar
+    assert re.search(r"stopped in epoch \d+ of 100000", seen)
+    assert "seasonal naive" in seen
+    assert "go on     plait train forecast --resume run" in seen
+    assert "Traceback" not in seen
+    done = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
+    code, seen = in_terminal(
+        ["train", "forecast", "--resume", "run", "--epochs", str(len(done) + 2)], tmp_path, b"", None
+    )
+    assert code == 0
+    assert json.loads((tmp_path / "run" / "history.json").read_text())["epochs"][: len(done)] == done
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """First a disk that is full: a small one of our own. Where none may be mounted, a limit on the size of files."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+    def limited() -> None:
+        if not mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    try:
+        args = [*PLAIT, "train", "forecast", "--epochs", "2", "--out", str(disk / "run")]
+        done = subprocess.run(args, capture_output=True, text=True, check=False, preexec_fn=limited)
+        left = sorted(p.name for p in (disk / "run").iterdir())
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 2
+    reason = "No space left on device" if mounted else "File too large"
+    assert (
+        done.stderr
+        == f"plait: {disk}/run/state.safetensors cannot be written: {reason}. What was there before is unharmed.\n"
+    )
+    assert left == ["config.json", "series.csv"]
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+def test_bad_data(refused, empty_folder: Path) -> None:
+    Path("text.csv").write_text("d,v\na,1\nb,2\nc,three\n")
+    Path("short.csv").write_text("v\n" + "\n".join(map(str, range(20))) + "\n")
+    Path("nan.csv").write_text("v\n1\n2\nnan\n")
+    Path("empty.csv").write_text("")
+    Path("folder").mkdir()
+
+    def of(*args: str) -> str:
+        return refused("train", "forecast", "--data", *args)
+
+    assert "nowhere.csv does not exist" in of("nowhere.csv")
+    assert "folder is a directory" in of("folder")
+    assert "empty.csv is empty" in of("empty.csv")
+    assert "text.csv, row 4, column 'v': 'three' is not a number" in of("text.csv")
+    assert "nan.csv, row 4, column 'v': 'nan' is not a finite number" in of("nan.csv")
+    assert "text.csv has no column 'w'" in of("text.csv", "--column", "w")
+    assert "short.csv has 20 values, too few" in of("short.csv")
+    assert "column 'v' goes with --data" in refused("train", "forecast", "--column", "v")
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--hidden", "0"], "hidden 0: must be at least 1."),
+        (["--layers", "-2"], "layers -2: must be at least 1."),
+        (["--threads", "0"], "threads 0: must be at least 1."),
+        (["--cell", "lsm"], "cell 'lsm' is not known: did you mean 'lstm'?"),
+        (["--engine", "nunpy"], "engine 'nunpy' is not known: did you mean 'numpy'?"),
+        (["--batch", "-1"], "batch '-1': must be a whole number of at least 1, or 'full'."),
+        (["--lr", "1e30", "--clip", "0", "--optimizer", "sgd"], None),
+    ],
+)
+def test_bad_numbers_and_names(plait, refused, args: list[str], sentence: str | None) -> None:
+    if sentence is None:
+        code, _, err = plait("train", "forecast", *QUICK, *args)
+        assert code == 2
+        assert re.match(r"plait: the loss became (nan|inf) in epoch 1, step 2: lower --lr", err)
+    else:
+        assert sentence in refused("train", "forecast", *QUICK, *args)
+
+
+def test_options_that_are_no_numbers_exit_with_2(plait) -> None:
+    code, _, err = plait("train", "forecast", "--hidden", "many")
+    assert code == 2
+    assert "--hidden" in err
+    assert "Traceback" not in err
+    assert plait("train", "forecst")[0] == 2
+
+
+def test_bad_runs(plait, refused, empty_folder: Path) -> None:
+    plait("train", "forecast", *QUICK, "--out", "run")
+    assert "nowhere does not exist" in refused("forecast", "nowhere")
+    assert "steps 0: must be at least 1" in refused("forecast", "run", "--steps", "0")
+    assert "run exists already" in refused("train", "forecast", "--out", "run")
+    sentence = refused("train", "forecast", "--resume", "run", "--hidden", "8")
+    assert "--hidden 8: the run has 4, and --resume goes on with what run began with" in sentence
+    assert "--cell gru: the run has lstm" in refused("train", "forecast", "--resume", "run", "--cell", "gru")
+    assert "--out other: the run has a folder" in refused("train", "forecast", "--resume", "run", "--out", "other")
+    Path("below.csv").write_text("v\n" + "\n".join(map(str, range(-20, 20))) + "\n")
+    assert "learned logarithms" in refused("forecast", "run", "--data", "below.csv")
+    Path("few.csv").write_text("v\n1\n2\n3\n")
+    assert "3 values are too few to forecast from: season + window need 24" in refused(
+        "forecast", "run", "--data", "few.csv"
+    )
+    assert "cannot be written" in refused("forecast", "run", "--picture", "no/such/folder.png")
+    model = empty_folder / "run" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-9])
+    assert "model.safetensors is truncated or damaged" in refused("evaluate", "run")
+    model.unlink()
+    assert "model.safetensors is not there" in refused("evaluate", "run")
+    Path("run/config.json").write_text(json.dumps({"task": "forecast", "settings": {"wings": 2}}))
+    assert "settings that this version does not know" in refused("evaluate", "run")
+
+
+def test_equations_of_nothing(refused) -> None:
+    assert "cell 'gruu' is not known: did you mean 'gru'?" in refused("equations", "gruu")
+    assert "dt 0.5: this cell's step can be lengthened by whole numbers only" in refused(
+        "equations", "gru", "--dt", "0.5"
+    )
+    assert "repeats 3: must be at least 5" in refused("bench", "loop", "--repeats", "3")

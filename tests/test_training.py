@@ -1,0 +1,233 @@
+"""The loop: every kind of descent, and a run that goes on as if it had never been stopped."""
+
+import dataclasses
+import functools
+import math
+import operator
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from plait import PlaitError, layers
+from plait.data.sampler import Sampler
+from plait.training.loop import train
+from plait.training.run import Run
+from plait.training.settings import TrainSettings
+
+
+class Recall:
+    """A small task with dropout, so that the random state matters: which number came first?"""
+
+    def __init__(self, settings: TrainSettings, stop_after: int | None = None) -> None:
+        torch.manual_seed(settings.seed)
+        self.model = nn.ModuleDict(
+            {"rnn": layers.LSTM(1, 5, 2, dropout=0.3, batch_first=True), "head": nn.Linear(5, 1)}
+        )
+        self.x = torch.randn(20, 6, 1, generator=torch.Generator().manual_seed(9))
+        self.size, self.steps, self.stop_after = 20, 0, stop_after
+        self.seen: list[list[int]] = []
+
+    def loss(self, indices):
+        self.seen.append(indices.tolist())
+        self.steps += 1
+        if self.steps == self.stop_after:
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, in the middle of a step
+        y, _ = self.model["rnn"](self.x[indices])
+        return (self.model["head"](y[:, -1]) - self.x[indices, 0]).square().mean(), len(indices)
+
+    def validate(self):
+        y, _ = self.model["rnn"](self.x)
+        return (self.model["head"](y[:, -1]) - self.x[:, 0]).square().mean().item()
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    return Run(folder).read_tensors("state.safetensors")[0]
+
+
+OPTIONS = [
+    {},
+    {"optimizer": "sgd", "momentum": 0.9, "lr": 0.05, "schedule": "step"},
+    {"optimizer": "sgd", "lr": 0.05, "clip": 0.0, "schedule": "plateau"},
+    {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "batch": "1"},
+    {"batch": "full", "patience": 1},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=[" ".join(map(str, o.values())) or "default" for o in OPTIONS])
+@pytest.mark.parametrize("stop_after", [1, 4, 7])  # in the middle of an epoch, at its end, in the next
+def test_resume_is_bitwise_a_run_that_never_stopped(options: dict, stop_after: int, tmp_path: Path) -> None:
+    settings = TrainSettings(**{"epochs": 4, "batch": "6", "lr": 0.01, **options})
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole = train(Recall(settings), settings, Run(tmp_path / "whole"))
+    stopped = train(Recall(settings, stop_after), settings, Run(tmp_path / "parts"))
+    if len(whole.progress.history) * len(Sampler(20, settings.batch_size(20), 0)) > stop_after:
+        assert stopped.interrupted
+    torch.manual_seed(12345)  # whatever the new process did before
+    resumed = train(Recall(settings), settings, Run(tmp_path / "parts"), resume=True)
+    assert not resumed.interrupted
+    expected, found = state_of(tmp_path / "whole"), state_of(tmp_path / "parts")
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+    untimed = [[{**row, "seconds": 0, "rate": 0} for row in o.progress.history] for o in (whole, resumed)]
+    assert untimed[0] == untimed[1]
+
+
+def test_resume_every_single_step(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=2, batch="6")
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    train(Recall(settings), settings, Run(tmp_path / "whole"))
+    rounds, resume = 0, False
+    while train(Recall(settings, stop_after=1), settings, Run(tmp_path / "parts"), resume=resume).interrupted:
+        rounds, resume = rounds + 1, True
+    assert rounds == 7  # 8 steps in all
+    expected, found = state_of(tmp_path / "whole"), state_of(tmp_path / "parts")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_step_matters_to_the_weights(tmp_path: Path) -> None:
+    """The test above can fail: a run of one step less ends elsewhere."""
+    settings = TrainSettings(epochs=2, batch="6")
+    ends = []
+    for stop in (None, 7):
+        task = Recall(settings, stop)
+        train(task, settings)
+        ends.append(task.model["head"].weight.detach().clone())
+    assert not torch.equal(*ends)
+
+
+def test_a_finished_run_can_be_given_more_epochs(tmp_path: Path) -> None:
+    short, long = (TrainSettings(epochs=n, batch="6") for n in (2, 4))
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    train(Recall(long), long, Run(tmp_path / "whole"))
+    train(Recall(short), short, Run(tmp_path / "parts"))
+    train(Recall(long), long, Run(tmp_path / "parts"), resume=True)
+    expected, found = state_of(tmp_path / "whole"), state_of(tmp_path / "parts")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_sampler_shows_everything_once_in_an_order_of_its_own() -> None:
+    sampler = Sampler(10, 4, seed=3)
+    epochs = [torch.cat(list(sampler.batches(e))).tolist() for e in range(3)]
+    assert all(sorted(order) == list(range(10)) for order in epochs)
+    assert len({tuple(order) for order in epochs}) == 3
+    assert [b.tolist() for b in sampler.batches(1, 2)] == [b.tolist() for b in sampler.batches(1)][2:]
+    assert [len(b) for b in sampler.batches(0)] == [4, 4, 2]
+    assert len(sampler) == 3
+    assert epochs != [torch.cat(list(Sampler(10, 4, seed=4).batches(e))).tolist() for e in range(3)]
+
+
+@pytest.mark.parametrize(("batch", "steps"), [("1", 20), ("6", 4), ("full", 1), ("500", 1)])
+def test_stochastic_mini_batch_and_full_descent(batch: str, steps: int) -> None:
+    settings = TrainSettings(epochs=1, batch=batch)
+    task = Recall(settings)
+    train(task, settings)
+    assert len(task.seen) == steps
+    assert sorted(functools.reduce(operator.iadd, task.seen, [])) == list(range(20))
+
+
+def test_the_model_keeps_the_weights_of_its_best_epoch() -> None:
+    settings = TrainSettings(epochs=12, batch="6", lr=0.3)  # too fast on purpose: validation goes up and down
+    task = Recall(settings)
+    progress = train(task, settings).progress
+    values = [row["validation"] for row in progress.history]
+    assert progress.best == min(values) != values[-1]
+    assert values.index(progress.best) + 1 == progress.best_epoch
+    task.model.eval()
+    with torch.no_grad():
+        assert task.validate() == pytest.approx(progress.best, rel=1e-6)
+
+
+def test_early_stopping_counts_epochs_without_a_better_one() -> None:
+    settings = TrainSettings(epochs=50, batch="6", lr=1e-12, optimizer="sgd", patience=3)
+
+    class Flat(Recall):
+        def validate(self):
+            return 1.0
+
+    progress = train(Flat(settings), settings).progress
+    assert progress.epoch == 1 + 3
+    assert progress.finished
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1.0, 1.0, 1.0, 1.0]),
+        ("cosine", [1.0, (1 + math.cos(math.pi / 4)) / 2, 0.5, (1 + math.cos(3 * math.pi / 4)) / 2]),
+        ("step", [1.0, 0.1, 0.01, 0.001]),
+    ],
+)
+def test_schedules(schedule: str, expected: list[float]) -> None:
+    settings = TrainSettings(epochs=4, lr=0.01, schedule=schedule)
+    progress = train(Recall(settings), settings).progress
+    assert [row["lr"] / 0.01 for row in progress.history] == pytest.approx(expected)
+
+
+def test_plateau_lowers_the_rate_when_nothing_gets_better() -> None:
+    settings = TrainSettings(epochs=14, lr=0.01, schedule="plateau", patience=0)
+
+    class Flat(Recall):
+        def validate(self):
+            return 1.0
+
+    rates = [row["lr"] for row in train(Flat(settings), settings).progress.history]
+    assert rates[0] == 0.01
+    assert rates[-1] == pytest.approx(0.001)
+
+
+def test_clipping_bounds_what_the_optimizer_sees() -> None:
+    """With sgd and a learning rate of 1, a step is as long as its gradient."""
+    for clip, longest in ((0.01, 0.01), (0.0, math.inf)):
+        settings = TrainSettings(epochs=1, batch="full", optimizer="sgd", lr=1.0, clip=clip)
+        task = Recall(settings)
+        before = nn.utils.parameters_to_vector(task.model.parameters()).detach().clone()
+        train(task, settings)
+        length = (nn.utils.parameters_to_vector(task.model.parameters()) - before).norm()
+        assert length <= longest * 1.001
+        assert length > 0.009
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=3, batch="6", save_every=0.0)
+
+    class Broken(Recall):
+        def loss(self, indices):
+            loss, count = super().loss(indices)
+            return loss * (float("nan") if self.steps > 5 else 1.0), count
+
+    with pytest.raises(PlaitError, match=r"the loss became nan in epoch 2, step 2: lower --lr.* last checkpoint is in"):
+        train(Broken(settings), settings, Run(tmp_path))
+    assert all(v.isfinite().all() for k, v in state_of(tmp_path).items() if k.startswith("model."))
+
+
+def test_signal_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    settings = TrainSettings(epochs=2)
+    train(Recall(settings, stop_after=1), settings)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    settings = TrainSettings(epochs=2)
+
+    class Impatient(Recall):
+        def loss(self, indices):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().loss(indices)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Impatient(settings), settings)
+
+
+def test_settings_have_help_for_everyone() -> None:
+    assert all(f.metadata["help"] for f in TrainSettings.options())
+    assert dataclasses.asdict(TrainSettings(epochs=3))["epochs"] == 3
