@@ -113,8 +113,9 @@ def describe(run: Run, task: Forecast, output: Output) -> None:
     )
     output.line(
         f"{s.cell}, {s.layers} x {s.hidden} units, {parameters:,} parameters; engine {chosen}, "
-        f"{torch.get_num_threads()} threads; run {run.path}"
+        f"{torch.get_num_threads()} threads"
     )
+    output.line(f"run {run.path}")
 
 
 def finish(run: Run, task: Forecast, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
@@ -125,7 +126,7 @@ def finish(run: Run, task: Forecast, outcome: Outcome, metrics: dict[str, Any], 
         ("seasonal naive", metrics["naive"], "tab:orange --"),
         (f"{cell}, {task.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
     ]
-    run.write("forecast.png", forecast_picture(task.data, lines, start, labels))
+    run.write("forecast.png", forecast_picture(task.data, lines, start, labels, task.season))
     history = {"epochs": progress.history, "test": metrics}
     run.write_json("history.json", history)
     if outcome.interrupted:
@@ -182,7 +183,7 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     ahead = task.ahead(source.values, steps)
     labels = source.labels_ahead(steps)
     lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
-    content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels])
+    content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels], task.season)
     target = Path(picture) if picture else run.path / "future.png"
     with writing(target):
         atomically(target, content)

@@ -10,14 +10,12 @@ from ..data.series import Series, Values
 
 
 def forecast_picture(
-    data: Series, lines: Sequence[tuple[str, Values, str]], start: int, labels: Sequence[str]
+    data: Series, lines: Sequence[tuple[str, Values, str]], start: int, labels: Sequence[str], season: int
 ) -> bytes:
     """History, and from `start` on the lines (name, values, style), as a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
     shown = max(0, start - 10 * max(len(values) for _, values, _ in lines))
     history = data.values[shown:start]
@@ -28,7 +26,8 @@ def forecast_picture(
         axes.plot(range(start - 1, start + len(values)), joined, color=color, linestyle=line, linewidth=1.6, label=name)
     axes.axvspan(start - 0.5, start - 0.5 + len(lines[0][1]), color="0.93", zorder=0)
     every = max(1, (len(labels) - shown) // 8)
-    ticks = list(range(shown, len(labels), every))
+    every += -every % season  # ticks a whole number of seasons apart
+    ticks = range(shown + -shown % season, len(labels), every)
     axes.set_xticks(ticks, [labels[t] for t in ticks])
     axes.set_title(f"{data.name}: {lines[-1][0]}", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

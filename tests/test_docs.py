@@ -1,0 +1,57 @@
+"""What the README and the docs show runs as it is shown."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from plait import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "docs/start.md", "docs/equations.md", "CHANGELOG.md"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_python_examples_run(page: str, empty_folder: Path) -> None:
+    found = blocks(page, "python")
+    assert found
+    for text in found:
+        exec(compile(text, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the page, in one folder, on a sales.csv as the page describes it; training is cut short."""
+    rows = [f"2024-{m:02d}-{d:02d},{50 + 9 * (d % 7) + d}" for m in range(1, 5) for d in range(1, 29)]
+    Path("sales.csv").write_text("day,sales\n" + "\n".join(rows) + "\n")
+    ran = 0
+    for line in "".join(blocks(page, "bash")).splitlines():
+        args = shlex.split(line, comments=True)
+        if args[:1] != ["plait"] or args[1:2] == ["check"]:  # test_check.py runs the ladder
+            continue
+        if args[1:3] == ["train", "forecast"] and "--resume" not in args:
+            args += ["--epochs", "1"]
+        if page == "docs/start.md" and not Path("runs").exists():
+            monkeypatch.setattr(sys, "argv", ["plait", "train", "forecast", "--epochs", "1"])
+            with pytest.raises(SystemExit):
+                cli.main()
+        if "--epochs" in args and "--resume" in args:
+            args[args.index("--epochs") + 1] = "2"
+        monkeypatch.setattr(sys, "argv", args)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert not end.value.code, line
+        ran += 1
+    assert ran >= 3
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / target).exists(), target
