@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# Tests start processes of their own; none of them should fight over the cores.
+# What the commands print is looked at as on a narrow terminal.
 os.environ.setdefault("COLUMNS", "80")
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 

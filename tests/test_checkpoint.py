@@ -36,8 +36,9 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
         process = context.Process(target=train_until_killed, args=(str(run.path), state.exists()))
         began = state.stat().st_mtime_ns if state.exists() else None
         process.start()
-        while process.is_alive() and (not state.exists() or state.stat().st_mtime_ns == began):
-            time.sleep(0.001)  # until it has written something in this life
+        if kills % 5:  # one life in five ends at any moment, even before it has begun
+            while process.is_alive() and (not state.exists() or state.stat().st_mtime_ns == began):
+                time.sleep(0.001)  # the others once they have written something
         time.sleep(rng.uniform(0, 0.03))
         assert process.is_alive(), "the run ended before it could be killed 50 times"
         process.kill()
@@ -45,12 +46,13 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
         assert process.exitcode == -9
         kills += 1
         partial += any(run.path.glob(".*.partial"))
-        meta = Run.open(str(run.path)).read_tensors("state.safetensors")[1]["progress"]
-        steps = meta["epoch"] * 1000 + meta["position"]
-        assert steps > steps_before
-        steps_before = steps
-        assert not any(run.path.glob(".*.partial"))
+        if state.exists():
+            meta = Run.open(str(run.path)).read_tensors("state.safetensors")[1]["progress"]
+            steps = meta["epoch"] * 1000 + meta["position"]
+            assert steps >= steps_before
+            steps_before = steps
     assert partial > 5, "hardly any kill met a write: the test has lost its point"
+    assert steps_before > 0
     whole = Run.create(str(tmp_path / "whole"), "forecast", {})
     for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
         process = context.Process(target=train_until_killed, args=(str(path), go_on))
@@ -136,7 +138,7 @@ def test_run_folders_are_numbered_and_never_overwritten(empty_folder: Path) -> N
     (empty_folder / "file").write_text("")
     with pytest.raises(PlaitError, match="file exists already"):
         Run.create("file", "forecast", {})
-    with pytest.raises(PlaitError, match="file/run cannot be written: Not a directory"):
+    with pytest.raises(PlaitError, match="file is a file: a run needs a folder to be in"):
         Run.create("file/run", "forecast", {})
     (empty_folder / "empty").mkdir()
     assert Run.create("empty", "forecast", {}).path.name == "empty"

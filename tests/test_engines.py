@@ -70,10 +70,6 @@ def test_tape_knows_the_state_before_each_step(sizes: list[int], reverse: bool) 
     assert torch.equal(tape.before_all(0), torch.cat([tape.before(0, t) for t in range(layout.T)]))
 
 
-def test_auto_takes_an_engine_that_can() -> None:
-    assert engines.choose("auto", CELLS["lstm"], torch.float32, CPU) in engines.names()
-
-
 def test_an_engine_that_cannot_says_why() -> None:
     with pytest.raises(
         PlaitError, match=r"numpy runs float32 and float64, the layer is torch.bfloat16: .*engine='torch'"

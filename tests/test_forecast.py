@@ -27,7 +27,7 @@ def test_airline_beats_the_season_before_for_four_of_five_seeds() -> None:
         metrics = trained(seed=seed).evaluate()
         assert metrics["steps"] == 24
         assert metrics["from"] == "1959-01"
-        wins += metrics["lstm"]["rmse"] < metrics["seasonal naive"]["rmse"]
+        wins += metrics["model"]["rmse"] < metrics["seasonal naive"]["rmse"]
     assert wins >= 4
 
 

@@ -1,6 +1,7 @@
 """A PyTorch user swaps torch.nn.LSTM for plait.LSTM and notices nothing: one test for each thing they might do."""
 
 import copy
+import gc
 import io
 import pickle
 
@@ -132,6 +133,8 @@ def test_lengths_want_a_batch_and_no_packing() -> None:
         (torch.randn(5, 2, 3), torch.randn(2, 2, 4)),
         (torch.randn(5, 2, 3), torch.randn(2, 4)),
         (torch.randn(5, 3), torch.randn(1, 1, 4)),
+        (torch.randn(5, 2, 3), torch.randn(1, 2, 4, dtype=torch.float64)),
+        (torch.randn(5, 2, 3), torch.zeros(1, 2, 4, dtype=torch.int64)),
     ],
 )
 def test_wrong_shapes_raise_what_torch_raises(engine: str, x, hx) -> None:
@@ -213,6 +216,13 @@ def test_parametrizations_survive_both_ways(first: str) -> None:
     assert_close([ours, *g], [layer(x)[0], *gradients(layer, layer(x)[0].square().sum())])
     parametrize.remove_parametrizations(layer, "weight_hh_l0")
     assert type(layer) is nn.GRU
+
+
+def test_accelerate_again_with_another_engine() -> None:
+    model = nn.Sequential(nn.GRU(3, 4), plait.LSTM(4, 4))
+    for engine in ("auto", "numpy", "torch"):
+        plait.accelerate(model, engine)
+        assert [layer.engine for layer in model] == [engine] * 2
 
 
 def test_accelerate_checks_the_engine_before_it_touches_anything() -> None:
@@ -336,6 +346,47 @@ def test_outputs_may_be_changed_in_place(engine: str, bidirectional: bool) -> No
     assert_close(gradients(layer, y.relu_().square().sum()), expected)
 
 
+@every_engine
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("make", [plait.LSTM, plait.ImplicitGRU])
+def test_without_gradients(engine: str, mode, make) -> None:
+    layer, x = make(3, 4, 2, bidirectional=True, engine=engine), torch.randn(5, 2, 3)
+    with mode():
+        y, _ = layer(x)
+        ragged, _ = layer(x, lengths=[5, 2])
+    assert not y.requires_grad
+    assert_close([y, ragged], [layer(x)[0], layer(x, lengths=[5, 2])[0]], 1e-6)
+
+
+@own_engine
+def test_nothing_outlives_its_graph(engine: str) -> None:
+    """No reference cycle, and no tape kept when backward has used it."""
+    layer, x = plait.GRU(3, 4, engine=engine), torch.randn(5, 2, 3)
+    gc.collect()
+    gc.disable()
+    try:
+        alive = []
+        for _ in range(4):
+            y, h = layer(x)
+            (y.sum() + h.sum()).backward()
+            del y, h
+            alive.append(sum(isinstance(o, torch.Tensor) for o in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert alive[1:] == alive[1:2] * 3
+
+
+def test_what_is_done_to_the_output_does_not_reach_the_gradient() -> None:
+    """Not even behind autograd's back."""
+    layer, x = plait.GRU(3, 4, engine="numpy"), torch.randn(5, 2, 3)
+    d = torch.randn(5, 2, 4)
+    y, _ = layer(x)
+    expected = torch.autograd.grad(y, list(layer.parameters()), d)
+    y, _ = layer(x)
+    y.data.zero_()
+    assert_close(torch.autograd.grad(y, list(layer.parameters()), d), expected)
+
+
 def test_weights_changed_before_backward_are_noticed() -> None:
     layer = plait.GRU(3, 4, engine="numpy")
     y, _ = layer(torch.randn(5, 2, 3))
@@ -392,14 +443,18 @@ def test_autocast_with_torchs_own_layers_is_torchs() -> None:
 @every_engine
 def test_vmap_says_why_not(engine: str) -> None:
     layer = plait.LSTM(3, 4, engine=engine)
-    with pytest.raises(PlaitError, match=f"vmap .* engine '{engine}' batches by itself. Put the mapped axis"):
+    why = f"vmap .* engine '{engine}' batches by itself. Put the mapped axis"
+    with pytest.raises(PlaitError, match=why):
         torch.func.vmap(lambda x: layer(x)[0])(torch.randn(7, 5, 2, 3))
+    x, many = torch.randn(5, 2, 3), {name: torch.stack([p.detach()] * 3) for name, p in layer.named_parameters()}
+    with pytest.raises(PlaitError, match=why):  # an ensemble of models
+        torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (x,))[0])(many)
 
 
-@own_engine
+@every_engine
 def test_jvp_says_why_not(engine: str) -> None:
     layer, x = plait.LSTM(3, 4, engine=engine), torch.randn(5, 2, 3)
-    with pytest.raises(PlaitError, match=f"jvp: engine '{engine}' differentiates in reverse only"):
+    with pytest.raises(PlaitError, match=f"jvp: engine '{engine}' differentiates this layer in reverse only"):
         torch.func.jvp(lambda x: layer(x)[0], (x,), (x,))
 
 
@@ -454,10 +509,27 @@ def test_compiled_into_one_graph_a_layer_is_one_opaque_op(engine: str, make, lay
     assert not [node for node in graph.graph.nodes if "tanh" in str(node.target) or "sigmoid" in str(node.target)]
 
 
-def test_compile_with_lengths_and_packed(dynamo) -> None:
-    layer, x = plait.ImplicitGRU(3, 4, engine="numpy"), torch.randn(5, 2, 3)
+@own_engine
+def test_compile_with_lengths_packed_and_other_shapes(engine: str, dynamo) -> None:
+    layer = plait.ImplicitGRU(3, 4, engine=engine)
     compiled = torch.compile(layer, backend="aot_eager")
-    assert_close([compiled(x, lengths=torch.tensor([5, 2]))[0]], [layer(x, lengths=torch.tensor([5, 2]))[0]])
+    for T, B in ((5, 2), (7, 2), (7, 3)):
+        x, lengths = torch.randn(T, B, 3), torch.tensor([T, 2, 4][:B])
+        packed = pack_sequence([x[:n, b] for b, n in enumerate(lengths)], enforce_sorted=False)
+        for args in ((x,), (x, None, lengths), (packed,)):
+            found, expected = (f(*args)[0] for f in (compiled, layer))
+            if isinstance(found, PackedSequence):
+                found, expected = found.data, expected.data
+            g, h = (gradients(layer, y.square().sum()) for y in (found, expected))
+            assert_close([found, *g], [expected, *h])
+
+
+@pytest.mark.slow
+def test_compile_with_the_default_backend(dynamo) -> None:
+    model, x = Wrapped(plait.ImplicitGRU(3, 4, 2, bidirectional=True, engine="numpy")), torch.randn(5, 2, 3)
+    compiled = torch.compile(model, fullgraph=True)
+    found = [compiled(x)[0], *gradients(model, compiled(x)[0].square().sum())]
+    assert_close(found, [model(x)[0], *gradients(model, model(x)[0].square().sum())])
 
 
 @own_engine

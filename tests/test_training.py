@@ -1,13 +1,14 @@
 """The loop: every kind of descent, and a run that goes on as if it had never been stopped."""
 
-import dataclasses
 import functools
 import math
 import operator
 import os
+import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -152,9 +153,9 @@ def test_early_stopping_counts_epochs_without_a_better_one() -> None:
         def validate(self):
             return 1.0
 
-    progress = train(Flat(settings), settings).progress
-    assert progress.epoch == 1 + 3
-    assert progress.finished
+    outcome = train(Flat(settings), settings)
+    assert outcome.progress.epoch == 1 + 3
+    assert not outcome.interrupted
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,10 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_sentence(tmp_path: Path) -
             loss, count = super().loss(indices)
             return loss * (float("nan") if self.steps > 5 else 1.0), count
 
-    with pytest.raises(PlaitError, match=r"the loss became nan in epoch 2, step 2: lower --lr.* last checkpoint is in"):
+    with pytest.raises(
+        PlaitError,
+        match=r"the loss became nan in epoch 2, after 1 steps of it: lower --lr.* last good checkpoint is in",
+    ):
         train(Broken(settings), settings, Run(tmp_path))
     assert all(v.isfinite().all() for k, v in state_of(tmp_path).items() if k.startswith("model."))
 
@@ -228,6 +232,80 @@ def test_a_second_interrupt_stops_at_once() -> None:
         train(Impatient(settings), settings)
 
 
-def test_settings_have_help_for_everyone() -> None:
-    assert all(f.metadata["help"] for f in TrainSettings.options())
-    assert dataclasses.asdict(TrainSettings(epochs=3))["epochs"] == 3
+def test_every_setting_has_its_sentence() -> None:
+    assert all(f.metadata["help"].endswith((".", ")")) for f in TrainSettings.options())
+
+
+def test_an_early_stopped_run_is_over(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=50, batch="6", patience=2, lr=0.1)
+    stopped = train(Recall(settings), settings, Run(tmp_path)).progress
+    assert stopped.epoch < 50
+    before = (tmp_path / "state.safetensors").read_bytes()
+    task = Recall(settings)
+    again = train(task, settings, Run(tmp_path), resume=True)
+    assert not again.interrupted
+    assert task.seen == []
+    assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+def test_a_gradient_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+    class Broken(Recall):
+        def loss(self, indices):
+            loss, count = super().loss(indices)
+            if self.steps == 4:
+                self.model["head"].bias.register_hook(lambda g: g * float("nan"))
+            return loss, count
+
+    for clip, what in ((1.0, "the gradient"), (0.0, "a weight")):
+        settings = TrainSettings(epochs=3, batch="6", save_every=0.0, clip=clip)
+        folder = tmp_path / what[-6:]
+        folder.mkdir()
+        with pytest.raises(PlaitError, match=f"{what} became nan in epoch 1"):
+            train(Broken(settings), settings, Run(folder))
+        assert all(v.isfinite().all() for k, v in state_of(folder).items() if k.startswith("model."))
+
+
+def test_a_validation_that_is_no_number_is_an_error() -> None:
+    class Broken(Recall):
+        def validate(self):
+            return float("inf")
+
+    settings = TrainSettings(epochs=2)
+    with pytest.raises(PlaitError, match="the validation became inf"):
+        train(Broken(settings), settings)
+
+
+def test_all_random_states_come_back(tmp_path: Path) -> None:
+    """Tasks may draw from torch, NumPy and Python alike."""
+
+    class Noisy(Recall):
+        def loss(self, indices):
+            loss, count = super().loss(indices)
+            return loss * (1 + random.random() + np.random.rand() + torch.rand(())), count
+
+    settings = TrainSettings(epochs=2, batch="6")
+    ends = []
+    for stop in (None, 3):
+        random.seed(1)
+        np.random.seed(1)
+        folder = tmp_path / str(stop)
+        folder.mkdir()
+        train(Noisy(settings, stop), settings, Run(folder))
+        random.seed(2)
+        np.random.seed(2)
+        train(Noisy(settings), settings, Run(folder), resume=True)
+        ends.append(state_of(folder))
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_one_process_trains_a_run(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=1)
+    with Run(tmp_path).locked(), pytest.raises(PlaitError, match="is being trained by another process"):
+        train(Recall(settings), settings, Run(tmp_path))
+    train(Recall(settings), settings, Run(tmp_path))
+
+
+def test_resume_needs_a_run() -> None:
+    settings = TrainSettings(epochs=1)
+    with pytest.raises(ValueError, match="resume needs the run"):
+        train(Recall(settings), settings, resume=True)

@@ -1,4 +1,4 @@
-"""plait trains recurrent networks in parallel along every axis they have, inside PyTorch."""
+"""Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from the command line."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

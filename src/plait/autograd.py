@@ -47,8 +47,7 @@ def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[
         rows.append(y)
         finals += final
         tapes += tape.tensors
-    # One direction's rows are the tape's own memory. Through .data they count their changes apart from it.
-    return rows[0].data if len(rows) == 1 else torch.cat(rows, 1), finals, tapes
+    return torch.cat(rows, 1), finals, tapes  # a copy, always: what the user does to it must not reach the tape
 
 
 def run_vjp(
@@ -95,6 +94,10 @@ def no_vmap(engine: str) -> PlaitError:
     )
 
 
+def no_jvp(engine: str) -> PlaitError:
+    return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
+
+
 @dataclass
 class Traced:
     """A call on its way through Recurrence.apply: carries the tapes from forward to setup_context."""
@@ -114,9 +117,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
-        ctx.call, ctx.count = traced.call, len(tensors)
-        ctx.rows = output[0].detach()  # shares the count of in-place changes with what the user gets
-        ctx.version = ctx.rows._version
+        ctx.call, ctx.count, ctx.shapes = traced.call, len(tensors), [o.shape for o in output]
         ctx.save_for_backward(x, *tensors, *traced.tapes)
         ctx.set_materialize_grads(False)
 
@@ -126,16 +127,12 @@ class Recurrence(torch.autograd.Function):
         x, *rest = ctx.saved_tensors
         tensors, tapes = rest[: ctx.count], rest[ctx.count :]
         with torch.autocast(x.device.type, enabled=False):
-            if call.directions == 1 and ctx.rows._version != ctx.version:
-                tapes = run(call, x, tensors)[2]  # something like y.relu_() wrote over the tape: write it anew
             if not torch.is_grad_enabled():
                 d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs_x)
                 return None, d_x, *d_tensors
             # create_graph: the derivative must be differentiable in its turn
-            states = [s for state0, _ in call.split(tensors) for s in state0]
             d_outputs = [
-                torch.zeros_like(like) if d is None else d
-                for d, like in zip((d_rows, *d_finals), (ctx.rows, *states), strict=True)
+                x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), ctx.shapes, strict=True)
             ]
             request = Request(call, needs_x, len(tensors), len(tapes))
             grads = RecurrenceVJP.apply(request, x, *tensors, *tapes, *d_outputs)
@@ -143,10 +140,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise PlaitError(
-            f"jvp: engine '{ctx.call.engine}' differentiates in reverse only. "
-            "For forward mode use plait.restore(model), or torch.func.vjp."
-        )
+        raise no_jvp(ctx.call.engine)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:

@@ -38,6 +38,14 @@ class Rung:
         return self.deviation <= self.tolerance  # and so not NaN
 
 
+@dataclass(frozen=True)
+class Skipped:
+    rung: int
+    what: str
+    why: str
+    holds: None = None
+
+
 def relative(found: Tensor, expected: Tensor) -> float:
     """max|found - expected| / max|expected|; against zeros, the plain difference. Other shapes and NaN: infinite."""
     if found.shape != expected.shape:
@@ -71,7 +79,7 @@ def outputs_and_gradients(
     y, last = torch.func.functional_call(layer, parameters, (given, hidden), more)
     outputs = [y.data if isinstance(y, PackedSequence) else y, *(last if isinstance(last, tuple) else (last,))]
     generator = torch.Generator().manual_seed(seed)
-    d_outputs = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in outputs]
+    d_outputs = [torch.randn(o.shape, generator=generator, dtype=o.dtype).to(o.device) for o in outputs]
     inputs = {"x": data, **{f"hx{k}": s for k, s in enumerate(states or [])}, **parameters}
     gradients = torch.autograd.grad(outputs, list(inputs.values()), d_outputs, allow_unused=True)
     result = {f"output {k}": o for k, o in enumerate(outputs)}
@@ -82,7 +90,8 @@ def outputs_and_gradients(
 
 def deviation(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
     """The largest relative difference, and where it is."""
-    assert found.keys() == expected.keys(), "two layers with the same parameters were expected"
+    if found.keys() != expected.keys():
+        raise ValueError(f"two layers with the same parameters were expected, not {list(found)} and {list(expected)}.")
     return max((relative(found[name], expected[name]), name) for name in expected)
 
 
@@ -154,10 +163,11 @@ def with_engine(layer: layers.Recurrent, engine: str) -> layers.Recurrent:
     return other
 
 
-def layer_deviation(cell: str, engine: str, dtype: torch.dtype, generator: torch.Generator) -> float:
+def layer_deviation(
+    cell: str, engine: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> float:
     """Two layers, both directions, ragged, from a random state; LSTM also with a projection."""
     largest = 0.0
-    warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
     for proj_size in (0, 2) if cell == "lstm" else (0,):
         options = {"proj_size": proj_size} if proj_size else {}
         reference = layers.make(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
@@ -166,12 +176,15 @@ def layer_deviation(cell: str, engine: str, dtype: torch.dtype, generator: torch
         hx = [torch.randn(4, 3, width, generator=generator, dtype=dtype) for width in widths]
         for some in (None, lengths):
             expected = outputs_and_gradients(reference, x, hx, some)
-            found = outputs_and_gradients(with_engine(reference, engine), x, hx, some)
-            largest = max(largest, deviation(found, expected)[0])
+            layer = with_engine(reference, engine).to(device)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+                found = outputs_and_gradients(layer, x.to(device), [s.to(device) for s in hx], some)
+            largest = max(largest, deviation({k: v.cpu() for k, v in found.items()}, expected)[0])
     return largest
 
 
-def ladder(seed: int = 0) -> Iterator[Rung]:
+def ladder(seed: int = 0) -> Iterator[Rung | Skipped]:
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     exact = TOLERANCE[torch.float64]
@@ -184,10 +197,26 @@ def ladder(seed: int = 0) -> Iterator[Rung]:
         found = max(engine_deviation(cell, "python", dt, generator) for dt in LENGTHS_OF_STEP)
         yield Rung(2, f"engine python, {cell.name} = step iterated", found, exact)
     for name in engines.names():
-        if name == "python":
-            continue
-        for dtype, tolerance in TOLERANCE.items():
-            found = max(layer_deviation(cell, name, dtype, generator) for cell in CELLS)
-            yield Rung(3, f"engine {name}, {str(dtype)[6:]} = engine python", found, tolerance)
-        found = max(engine_deviation(cell, name, dt, generator) for cell in CELLS.values() for dt in LENGTHS_OF_STEP)
-        yield Rung(3, f"engine {name}, longer steps = step iterated", found, exact)
+        if name != "python":
+            yield from engine_rungs(name, torch.device("cpu"), generator)
+    if not torch.cuda.is_available():
+        yield Skipped(3, "cuda", "torch sees no CUDA device here")
+        return
+    for name in engines.names():
+        yield from engine_rungs(name, torch.device("cuda"), generator)
+
+
+def engine_rungs(name: str, device: torch.device, generator: torch.Generator) -> Iterator[Rung | Skipped]:
+    what = f"engine {name}" if device.type == "cpu" else f"engine {name} on {device}"
+    for dtype, tolerance in TOLERANCE.items():
+        reasons = [engines.get(name).why_not(cell, dtype, device) for cell in CELLS.values()]
+        able = [cell for cell, why in zip(CELLS, reasons, strict=True) if why is None]
+        for why in sorted({why for why in reasons if why}):
+            yield Skipped(3, f"{what}, {str(dtype)[6:]}", why)
+        if able:
+            found = max(layer_deviation(cell, name, dtype, device, generator) for cell in able)
+            yield Rung(3, f"{what}, {str(dtype)[6:]} = engine python", found, tolerance)
+    if device.type == "cpu":
+        pairs = [(cell, dt) for cell in CELLS.values() for dt in LENGTHS_OF_STEP]
+        found = max(engine_deviation(cell, name, dt, generator) for cell, dt in pairs)
+        yield Rung(3, f"{what}, longer steps = step iterated", found, TOLERANCE[torch.float64])

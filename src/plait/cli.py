@@ -12,7 +12,7 @@ from .errors import PlaitError
 from .tasks.settings import ForecastSettings
 from .training.settings import TrainSettings
 
-HELP = "Trains recurrent networks in parallel along every axis they have, inside PyTorch."
+HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from here."
 manner: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
 app = typer.Typer(help=HELP, **manner)
 train_app = typer.Typer(help="Train a network; leaves a run folder.", **manner)

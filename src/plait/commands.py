@@ -39,7 +39,7 @@ class Output:
             self.line("  ".join(filled).rstrip())
 
     def result(self, value: dict[str, Any]) -> None:
-        text = json.dumps(value, indent=1)
+        text = json.dumps(value, indent=1, allow_nan=False)
         if self.json_file == "-":
             print(text)
         elif self.json_file:
@@ -58,17 +58,19 @@ def set_threads(threads: int | None) -> int:
 def train_forecast(
     options: dict[str, Any], given: set[str], out: str | None, resume: str | None, output: Output, threads: int | None
 ) -> None:
-    set_threads(threads)
     if resume is None:
         settings = ForecastSettings(**options)
+        used = set_threads(threads)
         task = Forecast(settings, load_data(settings))
-        run = Run.create(out, "forecast", {"settings": settings.as_dict()})
-        run.write("series.csv", task.data.as_csv().encode())
+        config = {"settings": settings.as_dict(), "threads": used}
+        run = Run.create(out, "forecast", config, {"series.csv": task.data.as_csv().encode()})
     else:
-        run, task = open_run(resume, {name: options.get(name, out) for name in given})
-        settings = task.settings
+        changes = {name: options[name] for name in given if name in options}
+        if out is not None or threads is not None:
+            changes |= {"out": out} if out is not None else {"threads": threads}
+        run, task = open_run(resume, changes)
     describe(run, task, output)
-    outcome = train(task, settings, run, reporter(output.console, "samples"), resume=resume is not None)
+    outcome = train(task, task.settings, run, reporter(output.console, "samples"), resume=resume is not None)
     metrics = task.evaluate()
     finish(run, task, outcome, metrics, output)
     if outcome.interrupted:
@@ -76,30 +78,35 @@ def train_forecast(
 
 
 def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, Forecast]:
-    """A run and its task, with the settings and the data it was started with."""
+    """A run and its task, with the settings, the data and the threads it was started with, but for the changes."""
     run = Run.open(path)
-    stored = run.config("forecast").get("settings", {})
+    config = run.config("forecast")
     try:
-        settings = ForecastSettings(**stored)
-    except TypeError as e:
+        settings = ForecastSettings(**config["settings"])
+        stored = {**settings.as_dict(), "threads": config["threads"]}
+    except (TypeError, KeyError) as e:
         raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
-    file = run.path / "series.csv"
-    data = series.read(str(file), "value")
-    data = dataclasses.replace(data, name=settings.data or "airline")
-    return run, Forecast(resumed(settings, changes or {}, path), data)
+    data = series.read(str(run.path / "series.csv"), "value")
+    if changes is not None:
+        settings = dataclasses.replace(settings, **allowed(changes, stored, path))
+        set_threads(config["threads"])  # the last bit of a sum hangs on their number
+    task = Forecast(settings, dataclasses.replace(data, name=settings.data or "airline"))
+    if changes:
+        run.write_config("forecast", {**config, "settings": settings.as_dict()})
+    return run, task
 
 
-def resumed(settings: ForecastSettings, changes: dict[str, Any], path: str) -> ForecastSettings:
+def allowed(changes: dict[str, Any], stored: dict[str, Any], path: str) -> dict[str, Any]:
     """A run goes on as it began. Only how long it goes on may change, where the learning rate does not hang on it."""
-    free = {"save_every"} | ({"epochs"} if settings.schedule in ("constant", "plateau") else set())
+    free = {"save_every", *(["epochs"] if stored["schedule"] in ("constant", "plateau") else [])}
     for name, value in changes.items():
-        if name not in free and value != getattr(settings, name, None):
-            was = f"the run has {getattr(settings, name)}" if hasattr(settings, name) else "the run has a folder"
+        if name not in free and value != stored.get(name):
+            was = f"the run has {stored[name]}" if name in stored else "the run has a folder"
             raise PlaitError(
                 f"--{name.replace('_', '-')} {value}: {was}, and --resume goes on with what {path} began with; "
                 "leave the option out, or start a new run."
             )
-    return dataclasses.replace(settings, **{k: v for k, v in changes.items() if k in free})
+    return {name: value for name, value in changes.items() if name in free}
 
 
 def describe(run: Run, task: Forecast, output: Output) -> None:
@@ -150,11 +157,11 @@ def print_metrics(task: Forecast, metrics: dict[str, Any], output: Output) -> No
     output.line(
         f"last {metrics['steps']} values, never seen in training, {horizon} ahead at a time from the true past:"
     )
-    names = (task.settings.cell, "seasonal naive", "seasonal naive + drift")
-    rows = [
-        [name, *(f"{metrics[name][m]:,.4g}" for m in ("rmse", "mae")), f"{metrics[name]['mape']:.2f} %"]
-        for name in names
-    ]
+    rows = []
+    for key in ("model", "seasonal naive", "seasonal naive + drift"):
+        m = metrics[key]
+        mape = "-" if m["mape"] is None else f"{m['mape']:.2f} %"
+        rows.append([task.settings.cell if key == "model" else key, f"{m['rmse']:,.4g}", f"{m['mae']:,.4g}", mape])
     output.table(["", "RMSE", "MAE", "MAPE"], rows)
 
 
@@ -214,7 +221,7 @@ def list_engines(output: Output) -> None:
 def equations(cell: str, dt: float, output: Output) -> None:
     c = cells.get(cell)
     try:
-        traced = trace(c, int(dt) if dt == int(dt) else dt)
+        traced = trace(c, dt)
     except ValueError as e:
         raise PlaitError(str(e)) from None
     output.line("\n".join(line.strip() for line in (c.__doc__ or "").strip().splitlines()))
@@ -229,13 +236,14 @@ def check(seed: int, output: Output, threads: int | None) -> int:
     set_threads(threads)
     rows = []
     for rung in ladder.ladder(seed):
-        mark = "ok" if rung.holds else "FAILED"
-        output.line(f"{rung.rung}  {rung.what:<52} {rung.deviation:8.1e} <= {rung.tolerance:.0e}  {mark}")
+        if isinstance(rung, ladder.Skipped):
+            output.line(f"{rung.rung}  {rung.what}: skipped, {rung.why}")
+        else:
+            mark = "ok" if rung.holds else "FAILED"
+            output.line(f"{rung.rung}  {rung.what:<52} {rung.deviation:8.1e} <= {rung.tolerance:.0e}  {mark}")
         rows.append({**dataclasses.asdict(rung), "holds": rung.holds})
-    failed = sum(not row["holds"] for row in rows)
-    if not torch.cuda.is_available():
-        output.line("-  skipped: cuda, for torch sees no CUDA device here")
-    output.line(f"{len(rows) - failed} of {len(rows)} hold")
+    held, failed = (sum(row["holds"] is value for row in rows) for value in (True, False))
+    output.line(f"{held} of {held + failed} hold")
     output.result({"seed": seed, "rungs": rows})
     return 1 if failed else 0
 

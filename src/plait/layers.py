@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import autograd, cells, engines, opaque
-from .autograd import Call, no_vmap
+from .autograd import Call, no_jvp, no_vmap
 from .cells import Cell
 from .engines import Layout
 from .engines.torch import NATIVE
@@ -47,18 +47,23 @@ class Recurrent(nn.RNNBase):
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
         if engine == "torch" and cell.name in NATIVE:
             return self._forward_native(input, hx)
-        if torch.is_autocast_enabled(weight.device.type):  # the engines have one precision: that of the weights
-            with torch.autocast(weight.device.type, enabled=False):
+        kind = weight.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):  # the engines have one precision: that of the weights
                 return self._forward_engine(converted(input, weight.dtype), converted(hx, weight.dtype))
         return self._forward_engine(input, hx)
 
     def _forward_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
-        rows = input.data if isinstance(input, PackedSequence) else input
-        if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(rows):
-            raise no_vmap("torch")
-        if rows.numel() == 0 and rows.dim() == 3 and rows.shape[1 if self.batch_first else 0] == 0:
+        if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
             return self._forward_engine(input, hx)  # torch refuses zero steps
-        result: tuple[Any, State] = super().forward(input, hx)
+        try:
+            result: tuple[Any, State] = super().forward(input, hx)
+        except RuntimeError as e:  # torch has no rule for its own layers; the reason is the same as ours
+            if "Batching rule not implemented" in str(e):
+                raise no_vmap("torch") from e
+            if "forward AD" in str(e):
+                raise no_jvp("torch") from e
+            raise
         return result
 
     def _forward_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Tensor, State]:
@@ -133,6 +138,10 @@ class Recurrent(nn.RNNBase):
         count = self.num_layers * (2 if self.bidirectional else 1)
         for s, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=False):
             self.check_hidden_size(s, (count, B, width))
+            if (s.dtype, s.device) != (input.dtype, input.device):
+                raise RuntimeError(
+                    f"Input and hidden tensors are not alike: {input.dtype} on {input.device}, {s.dtype} on {s.device}"
+                )
         if len(hx) != len(self.cell.states):
             raise RuntimeError(
                 f"hx: expected {len(self.cell.states)} tensors ({', '.join(self.cell.states)}), got {len(hx)}"
@@ -191,12 +200,14 @@ Model = TypeVar("Model", bound=nn.Module)
 def accelerate(model: Model, engine: str = "auto") -> Model:
     """Gives every torch.nn.RNN, LSTM and GRU in the model plait's forward, in place, and returns the model.
 
-    Parameters, hooks, parametrizations, flags and devices stay as they are. Subclasses of your own are left alone.
+    Parameters, hooks, parametrizations, flags and devices stay as they are. Subclasses of your own are left alone. The
+    engine is set for layers that were plait's before, too.
     """
     engines.check(engine)
     for module in model.modules():
-        if _swap(module, TWINS):
-            module.engine = engine  # type: ignore[assignment]
+        _swap(module, TWINS)
+        if isinstance(module, Recurrent):
+            module.engine = engine
     return model
 
 

@@ -37,7 +37,7 @@ class Cell(ABC):
 
 def geometric(f: Any, dt: float) -> tuple[Any, Any]:
     """f**dt and 1 + f + ... + f**(dt-1), by doubling and from + and * alone, so that both can be traced."""
-    if dt != int(dt) or dt < 1:
+    if dt < 1 or dt % 1:
         raise ValueError(f"dt {dt}: this cell's step can be lengthened by whole numbers only (1, 2, 3, ...).")
     if dt == 1:
         return f, 1.0

@@ -188,6 +188,8 @@ class Trace:
 
 @lru_cache(maxsize=256)
 def trace(cell: Cell, dt: float = 1) -> Trace:
+    if not 0 < dt < float("inf"):
+        raise ValueError(f"dt {dt}: a step must be longer than 0, and finite.")
     graph = Graph()
 
     def inputs(pattern: str, labels: Iterable[str]) -> list[tuple[str, Node]]:

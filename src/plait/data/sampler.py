@@ -26,6 +26,6 @@ class Sampler:
 
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
         """The epoch's batches of indices from that position on; the last one may be smaller."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(self.size, generator=generator)
         yield from order.split(self.batch)[position:]

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -62,7 +63,11 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
     if not text.strip():
         raise PlaitError(f"{name} is empty: expected a CSV file with a column of numbers.")
     delimiter = max(",;\t", key=text.splitlines()[0].count)
-    numbered = [(k, row) for k, row in enumerate(csv.reader(io.StringIO(text), delimiter=delimiter), 1) if any(row)]
+    try:
+        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error as e:
+        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
+    numbered = [(k, row) for k, row in enumerate(lines, 1) if any(row)]
     has_header = not any(number(cell) is not None for cell in numbered[0][1])
     width = max(len(row) for _, row in numbered)
     header = [h.strip() for h in numbered[0][1]] if has_header else [str(k + 1) for k in range(width)]
@@ -115,12 +120,17 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
 
 
 def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
-    """The labels after two months (1960-12) or two days (1960-12-31), in the same distance; None for other labels."""
+    """The labels that follow two months (1960-12) or two days (1960-12-31), in the same distance; None for others."""
+    months = [re.fullmatch(r"(\d{4})-(\d{2})(-\d{2})?", label) for label in last_two]
+    if len(months) < 2 or not all(months):
+        return None
+    numbers = [int(m[1]) * 12 + int(m[2]) - 1 for m in months if m]
+    days = {m[3] for m in months if m}
+    if len(days) == 1 and numbers[0] != numbers[1]:  # months, or the same day of each month
+        day = days.pop() or ""
+        ahead = [numbers[1] + (numbers[1] - numbers[0]) * (k + 1) for k in range(steps)]
+        return [f"{n // 12:04d}-{n % 12 + 1:02d}{day}" for n in ahead]
     try:
-        if all(len(label) == 7 for label in last_two):
-            months = [int(label[:4]) * 12 + int(label[5:]) - 1 for label in last_two]
-            ahead = [months[1] + (months[1] - months[0]) * (k + 1) for k in range(steps)]
-            return [f"{m // 12:04d}-{m % 12 + 1:02d}" for m in ahead]
         before, last = (date.fromisoformat(label) for label in last_two)
         return [(last + (last - before) * (k + 1)).isoformat() for k in range(steps)]
     except (ValueError, OverflowError):
@@ -142,7 +152,9 @@ class Scale:
     @classmethod
     def fit(cls, values: Values, season: int, log: bool) -> "Scale":
         plain = cls(season, log, 0.0, 1.0).apply(values)
-        return cls(season, log, float(plain.mean()), float(plain.std()) or 1.0)
+        mean, std = float(plain.mean()), float(plain.std())
+        noise = 1e-9 * float(np.abs(np.log(values) if log else values).max())  # what rounding leaves of equal changes
+        return cls(season, log, mean, std if std > noise else 1.0)
 
     def apply(self, values: Values) -> Values:  # (n,) -> (n - season,)
         z = np.log(values) if self.log else values
@@ -162,12 +174,12 @@ def seasonal_naive(values: Values, season: int, steps: int) -> Values:
     return np.resize(values[-season:], steps)
 
 
-def errors(predicted: Values, truth: Values) -> dict[str, float]:
+def errors(predicted: Values, truth: Values) -> dict[str, float | None]:
     difference = predicted - truth
     with np.errstate(divide="ignore", invalid="ignore"):
         mape = float(np.mean(np.abs(difference / truth)) * 100)
     return {
         "rmse": float(np.sqrt(np.mean(difference**2))),
         "mae": float(np.mean(np.abs(difference))),
-        "mape": mape if math.isfinite(mape) else math.nan,
+        "mape": mape if math.isfinite(mape) else None,  # of a truth that is 0 somewhere
     }

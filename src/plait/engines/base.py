@@ -167,9 +167,15 @@ class Engine(ABC):
         G = len(cell.gates)
         return Prepared(cell, w.w_hh.shape[0] // G, w.w_hh.shape[1], w.w_hh, w.b_hh, w.w_hr)
 
+    # The whole-sequence part, which is the same for all engines but for what does these three.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
-        """The matrix product of the whole-sequence part, which is the same for all engines."""
         return a @ b
+
+    def add_bias(self, rows: Tensor, bias: Tensor) -> Tensor:
+        return rows.add_(bias)
+
+    def sum_rows(self, rows: Tensor) -> Tensor:
+        return rows.sum(0)
 
     def forward(
         self,
@@ -186,7 +192,7 @@ class Engine(ABC):
         p = self.prepare(cell, w)
         wx = self.mm(x, w.w_ih.t())  # (N, G*H)
         if w.b_ih is not None:
-            wx += w.b_ih
+            wx = self.add_bias(wx, w.b_ih)
         blank = Tape.blank(cell, w, layout.B, layout.N, like=wx)
         tape = Tape.of(cell, layout, blank, reverse=reverse, dt=dt)
         for k, s in enumerate(state0):
@@ -210,8 +216,8 @@ class Engine(ABC):
         d_w = Weights(
             w_ih=self.mm(d_wx.t(), x),
             w_hh=self.mm(d_rh.t(), tape.before_all(0)),
-            b_ih=None if w.b_ih is None else d_wx.sum(0),
-            b_hh=None if w.b_hh is None else d_rh.sum(0),
+            b_ih=None if w.b_ih is None else self.sum_rows(d_wx),
+            b_hh=None if w.b_hh is None else self.sum_rows(d_rh),
             w_hr=None if d_projected is None or tape.raw is None else self.mm(d_projected.t(), tape.raw),
         )
         return Gradients(self.mm(d_wx, w.w_ih) if needs_x else None, d_state0, d_w)

@@ -43,6 +43,16 @@ class PythonEngine(Engine):
         product = matmul(a.tolist(), b.tolist()) if a.shape[1] else zeros(a.shape[0], b.shape[1])
         return a.new_tensor(product).reshape(a.shape[0], b.shape[1])
 
+    def add_bias(self, rows: Tensor, bias: Tensor) -> Tensor:
+        b: list[float] = bias.tolist()
+        return fill(rows, [[v + c for v, c in zip(row, b, strict=True)] for row in rows.tolist()])
+
+    def sum_rows(self, rows: Tensor) -> Tensor:
+        total = [0.0] * rows.shape[1]
+        for row in rows.tolist():
+            add(total, row)
+        return rows.new_tensor(total)
+
     def recur(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
         cell, layout, H = p.cell, tape.layout, p.H
         G, S = len(cell.gates), len(cell.states)

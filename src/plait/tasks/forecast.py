@@ -102,7 +102,8 @@ class Forecast:
     def validate(self) -> float:
         """Squared error of forecasts from every point of the validation part, as far as it reaches."""
         predicted = self.model.forecast(self.validation_inputs, self.validation_targets.shape[1])
-        return (predicted - self.validation_targets).square().nanmean().item()
+        known = ~self.validation_targets.isnan()
+        return (predicted - self.validation_targets)[known].square().mean().item()
 
     @torch.no_grad()
     def ahead(self, values: Values, steps: int) -> Values:
@@ -129,7 +130,7 @@ class Forecast:
         return {
             "from": self.data.labels[self.test_from],
             "steps": len(truth),
-            self.settings.cell: series.errors(model, truth),
+            "model": series.errors(model, truth),
             "seasonal naive": series.errors(naive, truth),
             "seasonal naive + drift": series.errors(drift, truth),
             "predicted": model.tolist(),

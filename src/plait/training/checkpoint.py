@@ -1,8 +1,11 @@
 """Everything that a run needs to go on to the very same weights: model, optimizer, random states, position, history."""
 
+import json
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +24,6 @@ class Progress:
     seconds: float = 0.0  # of training, over all sessions
     best: float | None = None  # validation
     best_epoch: int = 0
-    finished: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -36,7 +38,7 @@ class State:
     def save(self, run: Run) -> None:
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
-        tensors["random"] = torch.get_rng_state()
+        tensors |= {f"random.{device}": state for device, state in random_states().items()}
         optimizer = self.optimizer.state_dict()
         for index, values in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
@@ -44,8 +46,9 @@ class State:
             "progress": vars(self.progress),
             "groups": optimizer["param_groups"],
             "schedule": self.schedule.state_dict(),
+            "random": [random.getstate(), np.random.get_state(legacy=False)],
         }
-        run.write_tensors("state.safetensors", tensors, meta)
+        run.write_tensors("state.safetensors", tensors, json.loads(json.dumps(meta, default=np.ndarray.tolist)))
         run.write_json("history.json", {"epochs": self.progress.history})
         run.write_tensors("model.safetensors", self.best or dict(self.model.state_dict()), {})
 
@@ -62,10 +65,29 @@ class State:
             self.schedule.load_state_dict(meta["schedule"])
             self.progress = Progress(**meta["progress"])
             self.best = module_of(tensors, "best.")
-            torch.set_rng_state(tensors["random"])
+            restore_random(module_of(tensors, "random."), *meta["random"])
         except (KeyError, TypeError, ValueError) as e:
             if isinstance(e, PlaitError):
                 raise
             raise PlaitError(
                 f"{path} lacks what a checkpoint of this run has ({e}): it belongs to another one."
             ) from None
+
+
+def random_states() -> dict[str, Tensor]:
+    return {"cpu": torch.get_rng_state(), **{f"cuda:{k}": s for k, s in enumerate(cuda_states())}}
+
+
+def cuda_states() -> list[Tensor]:
+    return list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
+
+
+def restore_random(devices: dict[str, Tensor], python: list[Any], numpy: dict[str, Any]) -> None:
+    version, numbers, gauss = python
+    random.setstate((version, tuple(numbers), gauss))
+    numpy["state"]["key"] = np.array(numpy["state"]["key"], dtype=np.uint32)
+    np.random.set_state(numpy)
+    torch.set_rng_state(devices["cpu"])
+    for k, _ in enumerate(cuda_states()):
+        if f"cuda:{k}" in devices:
+            torch.cuda.set_rng_state(devices[f"cuda:{k}"], k)

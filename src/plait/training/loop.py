@@ -4,6 +4,7 @@ import math
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -68,16 +69,21 @@ def train(
     resume: bool = False,
 ) -> Outcome:
     """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one."""
+    if resume and run is None:
+        raise ValueError("resume needs the run to go on with.")
     sampler = Sampler(task.size, settings.batch_size(task.size), settings.seed)
     optimizer = settings.make_optimizer(task.model)
     state = State(task.model, optimizer, settings.make_schedule(optimizer), Progress())
-    if resume and run:
-        state.load(run)
-    with Interrupt() as interrupt:
-        Loop(task, settings, run, reporter or Silent(), sampler, state, interrupt).train()
+    with run.locked() if run else nullcontext(), Interrupt() as interrupt:
+        loop = Loop(task, settings, run, reporter or Silent(), sampler, state, interrupt)
+        if run and resume:
+            state.load(run)
+        else:
+            loop.save()  # so that there is something to go on with from the first moment
+        loop.train()
     if state.best:
         task.model.load_state_dict(state.best)
-    return Outcome(state.progress, interrupted=not state.progress.finished)
+    return Outcome(state.progress, interrupted=not loop.done)
 
 
 class Loop:
@@ -97,16 +103,30 @@ class Loop:
 
     def train(self) -> None:
         progress, steps = self.state.progress, len(self.sampler)
-        progress.finished = progress.finished and progress.epoch >= self.settings.epochs
-        self.reporter.start(progress.epoch * steps + progress.position, self.settings.epochs * steps)
+        self.reporter.start(
+            progress.epoch * steps + progress.position, self.settings.epochs * steps, self.settings.epochs
+        )
         try:
-            while not progress.finished and not self.interrupt.asked:
+            while not self.done and not self.interrupt.asked:
                 if self.epoch():
                     self.finish_epoch()
         finally:
             self.reporter.stop()
-        if self.run:
-            self.state.save(self.run)
+        self.save()
+
+    @property
+    def done(self) -> bool:
+        progress, settings = self.state.progress, self.settings
+        tired = settings.patience > 0 and progress.epoch - progress.best_epoch >= settings.patience
+        return tired or progress.epoch >= settings.epochs
+
+    def save(self) -> None:
+        if self.run is None:
+            return
+        if not all(p.isfinite().all() for p in self.state.model.parameters()):
+            raise diverged("a weight", float("nan"), self.state.progress, self.run)
+        self.state.save(self.run)
+        self.saved = time.perf_counter()
 
     def epoch(self) -> bool:
         """The steps of one epoch, or what is left of them. False if the user asked to stop before the last one."""
@@ -119,11 +139,13 @@ class Loop:
             loss, count = task.loss(indices)
             optimizer.zero_grad()
             loss.backward()
-            if settings.clip:
-                nn.utils.clip_grad_norm_(parameters, settings.clip)
             value = loss.item()
             if not math.isfinite(value):
-                raise diverged(value, progress, self.run)
+                raise diverged("the loss", value, progress, self.run)
+            if settings.clip:
+                norm = nn.utils.clip_grad_norm_(parameters, settings.clip).item()
+                if not math.isfinite(norm):
+                    raise diverged("the gradient", norm, progress, self.run)
             optimizer.step()
             progress.position += 1
             progress.loss += value * count
@@ -131,10 +153,9 @@ class Loop:
             counted += count
             now = time.perf_counter()
             progress.seconds = already + now - began
-            self.reporter.step(progress.loss / progress.count, counted / (now - began))
-            if self.run and now - self.saved >= settings.save_every:
-                state.save(self.run)
-                self.saved = time.perf_counter()
+            self.reporter.step(progress.epoch + 1, progress.loss / progress.count, counted / (now - began))
+            if now - self.saved >= settings.save_every:
+                self.save()
             if self.interrupt.asked and progress.position < len(self.sampler):
                 return False
         return True
@@ -144,6 +165,8 @@ class Loop:
         state.model.eval()
         with torch.no_grad():
             validation = task.validate()
+        if validation is not None and not math.isfinite(validation):
+            raise diverged("the validation", validation, progress, self.run)
         loss = progress.loss / progress.count
         since = progress.history[-1]["seconds"] if progress.history else 0.0
         row = {
@@ -161,15 +184,13 @@ class Loop:
         if progress.best is None or measure < progress.best:
             progress.best, progress.best_epoch = measure, progress.epoch
             state.best = {k: v.detach().clone() for k, v in state.model.state_dict().items()}
-        tired = settings.patience > 0 and progress.epoch - progress.best_epoch >= settings.patience
-        progress.finished = tired or progress.epoch >= settings.epochs
-        self.reporter.epoch(row, settings.epochs)
+        self.reporter.epoch(row)
 
 
-def diverged(value: float, progress: Progress, run: Run | None) -> PlaitError:
-    where = f"epoch {progress.epoch + 1}, step {progress.position + 1}"
-    left = f" The last checkpoint is in {run.path}." if run else ""
-    return PlaitError(f"the loss became {value} in {where}: lower --lr, or set --clip.{left}")
+def diverged(what: str, value: float, progress: Progress, run: Run | None) -> PlaitError:
+    where = f"epoch {progress.epoch + 1}, after {progress.position} steps of it"
+    left = f" The last good checkpoint is in {run.path}." if run else ""
+    return PlaitError(f"{what} became {value} in {where}: lower --lr, or set --clip.{left}")
 
 
 __all__ = ["Outcome", "Task", "train"]

@@ -1,6 +1,7 @@
 """A run is a folder. Whatever is written there is written whole or not at all."""
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -25,15 +26,15 @@ class Run:
         self.path = path
 
     @classmethod
-    def create(cls, out: str | None, task: str, config: dict[str, Any]) -> "Run":
-        path = Path(out) if out else next_free(task)
-        with writing(path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise PlaitError(f"{path} exists already: choose another --out, or go on with --resume {path}.")
-            path.mkdir(parents=True, exist_ok=True)
-        run = cls(path)
-        run.write_json("config.json", {"plait": __version__, "task": task, **config})
+    def create(cls, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
+        run = cls(claim(Path(out)) if out else claim_next(task))
+        for name, content in (files or {}).items():
+            run.write(name, content)
+        run.write_config(task, config)  # last: a folder with a config is a run
         return run
+
+    def write_config(self, task: str, config: dict[str, Any]) -> None:
+        self.write_json("config.json", {**config, "plait": __version__, "task": task})
 
     @classmethod
     def open(cls, path: str) -> "Run":
@@ -43,9 +44,22 @@ class Run:
             raise PlaitError(f"{path} {found}: expected the folder of a run, as plait train makes it.")
         if not (folder / "config.json").is_file():
             raise PlaitError(f"{path} has no config.json: expected the folder of a run, as plait train makes it.")
-        for left_over in folder.glob(".*.partial"):  # of a write that was killed
-            left_over.unlink(missing_ok=True)
         return cls(folder)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """For the one process that trains: it alone writes, and clears away what a killed one left half written."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PlaitError(f"{self.path} is being trained by another process: wait, or stop it.") from None
+            for left_over in self.path.glob(".*.partial"):
+                left_over.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(folder)  # and with it the lock
 
     def config(self, task: str) -> dict[str, Any]:
         try:
@@ -58,7 +72,7 @@ class Run:
         return config
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
+        self.write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
@@ -84,11 +98,33 @@ class Run:
             raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
 
 
-def next_free(task: str) -> Path:
-    numbers = (
-        int(p.name.rsplit("-", 1)[1]) for p in Path("runs").glob(f"{task}-*") if p.name[len(task) + 1 :].isdecimal()
-    )
-    return Path("runs") / f"{task}-{max(numbers, default=0) + 1}"
+def claim(path: Path) -> Path:
+    """Makes the folder, which must be new or empty."""
+    if path.parent.is_file():
+        raise PlaitError(f"{path.parent} is a file: a run needs a folder to be in.")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir() or any(path.iterdir()):
+                raise PlaitError(f"{path} exists already: choose another --out, or --resume {path}.") from None
+    return path
+
+
+def claim_next(task: str) -> Path:
+    """Makes runs/TASK-N with the next free N, whoever else may be looking for one."""
+    with writing(Path("runs")):
+        Path("runs").mkdir(exist_ok=True)
+        taken = [p.name[len(task) + 1 :] for p in Path("runs").glob(f"{task}-*")]
+        n = 1 + max((int(name) for name in taken if name.isdecimal()), default=0)
+        while True:
+            path = Path("runs") / f"{task}-{n}"
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                n += 1
 
 
 @contextlib.contextmanager

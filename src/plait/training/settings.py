@@ -36,7 +36,8 @@ class TrainSettings:
         for name, least in (("epochs", 1), ("momentum", 0), ("weight_decay", 0), ("clip", 0), ("patience", 0)):
             at_least(name, getattr(self, name), least)
         at_least("save_every", self.save_every, 0)
-        at_least("seed", self.seed, 0)
+        if not 0 <= self.seed < 2**63:
+            raise PlaitError(f"seed {self.seed}: must be at least 0 and below 2**63.")
         if not 0 < self.lr < float("inf"):
             raise PlaitError(f"lr {self.lr}: must be above 0 and finite.")
         self.batch_size(1)
