@@ -1,5 +1,6 @@
 """Whatever happens while a checkpoint is written, the run goes on from a whole one."""
 
+import dataclasses
 import multiprocessing
 import random
 import resource
@@ -17,7 +18,7 @@ from plait.tasks.settings import ForecastSettings
 from plait.training.loop import train
 from plait.training.run import Run, atomically
 
-SETTINGS = ForecastSettings(epochs=150, hidden=64, patience=0, save_every=0.0)  # a checkpoint after every step
+SETTINGS = ForecastSettings(epochs=100, hidden=200, patience=0, save_every=0.0)  # a checkpoint after every step
 
 
 def train_until_killed(folder: str, resume: bool) -> None:
@@ -51,7 +52,7 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
             steps = meta["epoch"] * 1000 + meta["position"]
             assert steps >= steps_before
             steps_before = steps
-    assert partial > 5, "hardly any kill met a write: the test has lost its point"
+    assert partial > 0, "no kill met a write: the test has lost its point"
     assert steps_before > 0
     whole = Run.create(str(tmp_path / "whole"), "forecast", {})
     for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
@@ -112,10 +113,22 @@ def test_foreign_checkpoint(tmp_path: Path) -> None:
 
 def test_checkpoint_of_another_model(tmp_path: Path) -> None:
     run = finished_run(tmp_path)
-    with pytest.raises(PlaitError, match=r"does not fit the model of its config.json: size mismatch for .*head.weight"):
+    with pytest.raises(PlaitError, match=r"was written with hidden 32, not 5: put back what the run began with"):
         resume(run, hidden=5)
-    with pytest.raises(PlaitError, match="does not fit the model"):
-        resume(run, decoder="seq2seq")
+    with pytest.raises(PlaitError, match=r"was written with lr 0.002, not 0.1"):
+        resume(run, lr=0.1)
+    tensors, meta = run.read_tensors("state.safetensors")
+    tensors["model.head.bias"] = torch.zeros(3)
+    run.write_tensors("state.safetensors", tensors, meta)
+    with pytest.raises(PlaitError, match=r"does not fit the model of its config.json: size mismatch for .*head.bias"):
+        resume(run)
+
+
+def test_checkpoint_of_other_data(tmp_path: Path) -> None:
+    run, settings, data = finished_run(tmp_path), ForecastSettings(epochs=1), series.airline()
+    other = dataclasses.replace(data, values=data.values + 1)
+    with pytest.raises(PlaitError, match="was written with other data: put back what the run began with"):
+        train(Forecast(settings, other), settings, run, resume=True)
 
 
 def test_checkpoint_without_an_optimizer(tmp_path: Path) -> None:

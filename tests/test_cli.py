@@ -6,6 +6,7 @@ import pty
 import re
 import resource
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli
+from plait.training.run import Run
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
 QUICK = ("--epochs", "2", "--hidden", "4")
@@ -218,6 +220,25 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert {"config.json", "series.csv"} <= set(left)
 
 
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    command = " ".join(
+        map(shlex.quote, [*PLAIT, "train", "forecast", "--epochs", "60", "--patience", "0", "--out", "run"])
+    )
+    subprocess.run(f"{command} | head -1", shell=True, cwd=tmp_path, check=True, capture_output=True)
+    assert len(json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]) == 60
+
+
+def test_looking_at_a_run_does_not_disturb_its_training(tmp_path: Path) -> None:
+    args = [*PLAIT, "train", "forecast", "--epochs", "30", "--patience", "0", "--save-every", "0", "--out", "run"]
+    process = subprocess.Popen(args, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while process.poll() is None:
+        if (tmp_path / "run" / "config.json").exists():
+            Run.open(str(tmp_path / "run"))
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 def test_bad_data(refused, empty_folder: Path) -> None:
     Path("text.csv").write_text("d,v\na,1\nb,2\nc,three\n")
@@ -247,6 +268,9 @@ def test_bad_data(refused, empty_folder: Path) -> None:
         (["--threads", "0"], "threads 0: must be at least 1."),
         (["--cell", "lsm"], "cell 'lsm' is not known: did you mean 'lstm'?"),
         (["--engine", "nunpy"], "engine 'nunpy' is not known: did you mean 'numpy'?"),
+        (["--threads", "100000000000"], "threads 100000000000: must be at most 4096."),
+        (["--hidden", "1000000000000"], "this does not fit into memory: choose smaller sizes"),
+        (["--json", "no/such/folder.json"], "--json no/such/folder.json cannot be written"),
         (["--batch", "-1"], "batch '-1': must be a whole number of at least 1, or 'full'."),
         (["--lr", "1e30", "--clip", "0", "--optimizer", "sgd"], None),
     ],
@@ -284,6 +308,10 @@ def test_bad_runs(plait, refused, empty_folder: Path) -> None:
         "forecast", "run", "--data", "few.csv"
     )
     assert "cannot be written" in refused("forecast", "run", "--picture", "no/such/folder.png")
+    assert "--picture /: expected the name of a PNG file" in refused("forecast", "run", "--picture", "/")
+    assert "expected the name of a PNG file" in refused("forecast", "run", "--picture", "x.jpg")
+    sentence = refused("train", "forecast", "--resume", "run", "--threads", "77")
+    assert re.search(r"--threads 77: the run has \d+, and --resume", sentence)
     model = empty_folder / "run" / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-9])
     assert "model.safetensors is truncated or damaged" in refused("evaluate", "run")

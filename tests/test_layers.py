@@ -66,14 +66,19 @@ def test_projection_is_for_the_lstm(make) -> None:
 
 
 @every_engine
-def test_no_steps_and_no_sequences(engine: str) -> None:
-    layer, h = plait.GRU(3, 4, engine=engine), torch.randn(1, 2, 4)
+@pytest.mark.parametrize("make", [plait.GRU, plait.ImplicitGRU])
+def test_no_steps_and_no_sequences(engine: str, make) -> None:
+    layer, h = make(3, 4, engine=engine), torch.randn(1, 2, 4, requires_grad=True)
     y, state = layer(torch.empty(0, 2, 3), h)
     assert y.shape == (0, 2, 4)
     assert torch.equal(state, h)
+    (y.sum() + state.sum()).backward()
+    assert h.grad.eq(1).all()
     y, state = layer(torch.empty(5, 0, 3))
     assert y.shape == (5, 0, 4)
     assert state.shape == (1, 0, 4)
+    y.sum().backward()
+    assert not layer.weight_ih_l0.grad.any()
 
 
 @every_engine
@@ -178,6 +183,49 @@ def test_accelerate_and_restore_a_tree() -> None:
     assert seen == ["hook"] * 2
 
 
+@own_engine
+def test_odd_tensors(engine: str) -> None:
+    """Negative-bit views, expanded states, strided input: as torch takes them."""
+    theirs = nn.GRU(3, 4)
+    layer = twin(theirs, plait.GRU, engine)
+    x, h = torch.randn(5, 2, 3, dtype=torch.complex64).conj().imag, torch.randn(1, 1, 4).expand(1, 2, 4)
+    assert x.is_neg()
+    assert_close(layer(x, h)[:1], theirs(x, h)[:1])
+    x = torch.randn(3, 2, 10).permute(2, 1, 0)[::2]
+    assert_close(layer(x)[:1], theirs(x)[:1])
+    d = torch.randn(5, 2, 4, dtype=torch.complex64).conj().imag
+    grads = [torch.autograd.grad(m(x)[0], list(m.parameters()), d) for m in (layer, theirs)]
+    assert_close(*grads)
+
+
+@own_engine
+def test_relu_lets_nan_through_as_torch_does(engine: str) -> None:
+    theirs = nn.RNN(3, 4, nonlinearity="relu")
+    layer, x = twin(theirs, plait.RNN, engine, nonlinearity="relu"), torch.randn(5, 2, 3)
+    x[2, 0, 0] = float("nan")
+    for found, expected in zip(*(gradients(m, m(x)[0].sum()) for m in (layer, theirs)), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@own_engine
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_activations(engine: str, reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    layer, x = plait.GRU(3, 4, engine=engine), torch.randn(5, 2, 3, requires_grad=True)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), x)
+    y, _ = checkpoint(layer, x, use_reentrant=reentrant)
+    y.square().sum().backward()
+    assert_close([x.grad], expected)
+
+
+def test_meta_device() -> None:
+    for make in (plait.LSTM, plait.ImplicitGRU):
+        y, _ = make(3, 4, device="meta")(torch.empty(5, 2, 3, device="meta"))
+        assert y.shape == (5, 2, 4)
+        y.sum().backward()
+
+
 @pairs
 def test_accelerate_the_root(theirs, ours) -> None:
     layer = theirs(3, 4)
@@ -230,6 +278,39 @@ def test_accelerate_checks_the_engine_before_it_touches_anything() -> None:
     with pytest.raises(PlaitError, match="engine 'fast' is not known"):
         plait.accelerate(layer, engine="fast")
     assert type(layer) is nn.GRU
+
+
+@own_engine
+def test_a_parametrization_is_evaluated_once(engine: str) -> None:
+    """As spectral_norm's power iteration and anything random need it to be."""
+
+    class Counted(nn.Module):
+        calls = 0
+
+        def forward(self, w):
+            Counted.calls += 1
+            return w
+
+    layer = plait.LSTM(3, 4, engine=engine)
+    parametrize.register_parametrization(layer, "weight_ih_l0", Counted())
+    Counted.calls = 0
+    layer(torch.randn(5, 2, 3))
+    assert Counted.calls == 1
+
+
+@every_engine
+def test_a_subclass_may_use_the_names_it_likes(engine: str) -> None:
+    class Stateful(plait.LSTM):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            self._state, self.cell, self._stack, self._check, self._weight = None, 1, 2, 3, 4
+
+        def forward(self, x):
+            y, self._state = super().forward(x, self._state)
+            return y
+
+    layer, x = Stateful(3, 4, engine=engine), torch.randn(5, 2, 3)
+    assert not torch.equal(layer(x), layer(x))  # the state is carried on
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------

@@ -30,14 +30,25 @@ def test_the_airline_series_is_the_published_one() -> None:
         ("date,sales\na,1\nb,2.5\n", [1, 2.5], ["a", "b"]),
         ("\ufeffdate;sales\r\na;1\r\nb;-2e3\r\n", [1, -2000], ["a", "b"]),
         ("1\n2\n3\n", [1, 2, 3], ["1", "2", "3"]),
-        ("x\n1\n\n2\n", [1, 2], ["1", "2"]),
+        ("x,y\na,1\n\nb,2\n", [1, 2], ["a", "b"]),
         ('when\tn\n"a\tb"\t4\n', [4], ["a\tb"]),
+        ("d;v\na;1,5\nb;-0,25\n", [1.5, -0.25], ["a", "b"]),
+        ("2020-01;100,00\n2020-02;101,50\n", [100, 101.5], ["2020-01", "2020-02"]),
+        ("# made by hand\nd,v\na,1\n# half way\nb,2\n\n", [1, 2], ["a", "b"]),
     ],
 )
 def test_csv_as_people_write_it(tmp_path: Path, text: str, values: list[float], labels: list[str]) -> None:
     data = series.read(write(tmp_path, text))
     assert data.values.tolist() == values
     assert list(data.labels) == labels
+
+
+@pytest.mark.parametrize("gap", ['""', ""])
+def test_a_gap_in_a_single_column_is_a_gap(tmp_path: Path, gap: str) -> None:
+    path = write(tmp_path, f"v\n1\n{gap}\n3\n\n\n")
+    assert series.read(path, missing="interpolate").values.tolist() == [1, 2, 3]
+    with pytest.raises(PlaitError, match="row 3, column 'v': nothing is not a number"):
+        series.read(path)
 
 
 def test_choosing_a_column(tmp_path: Path) -> None:
@@ -62,6 +73,9 @@ def test_interpolation(tmp_path: Path) -> None:
         ("", "is empty: expected a CSV file"),
         (" \n\n", "is empty"),
         ("date,sales\n", "has a header and no rows"),
+        (",,\n,,\n", "is empty"),
+        ("value\n100,5\n101,5\n", "row 2 has 2 cells, and there are 1 columns"),
+        ("d,v\n2020-02-01,1\n2020-01-01,2\n", "runs from 2020-02-01 back to 2020-01-01: sort it"),
         (
             "date,sales\na,1\nb,n/a\nc,3\n",
             r"row 3, column 'sales': 'n/a' is not a number \(use --missing interpolate\)",
@@ -84,6 +98,10 @@ def test_no_file_and_a_directory(tmp_path: Path) -> None:
         series.read(str(tmp_path / "nowhere.csv"))
     with pytest.raises(PlaitError, match="is a directory: expected a CSV file"):
         series.read(str(tmp_path))
+    with pytest.raises(PlaitError, match="is a device: expected a CSV file"):
+        series.read("/dev/zero")
+    with pytest.raises(PlaitError, match="has 2 columns named 'v': give them names of their own"):
+        series.read(write(tmp_path, "v,v\n1,2\n"), "v")
     with pytest.raises(PlaitError, match="--missing 'interpolat' is not known: did you mean 'interpolate'"):
         series.read(write(tmp_path, "1\n"), missing="interpolat")
 
@@ -128,6 +146,11 @@ def test_csv_round_trip(tmp_path: Path) -> None:
         (["2000-01", "2000-04"], ["2000-07", "2000-10"]),
         (["2024-02-27", "2024-02-28"], ["2024-02-29", "2024-03-01"]),
         (["2009-11-01", "2009-12-01"], ["2010-01-01", "2010-02-01"]),
+        (["1960-07-31", "1960-08-31"], ["1960-09-30", "1960-10-31"]),
+        (["2023-11-30", "2023-12-31"], ["2024-01-31", "2024-02-29"]),
+        (["2023-11-29", "2023-12-29"], ["2024-01-29", "2024-02-29"]),
+        (["1978-12-31", "1979-12-31"], ["1980-12-31", "1981-12-31"]),
+        (["2021W27", "2021W28"], ["+1", "+2"]),
         (["2009-12-01", "2009-12-08"], ["2009-12-15", "2009-12-22"]),
         (["1000110", "1000120"], ["+1", "+2"]),
         (["2009-13-99", "2009-14-98"], ["+1", "+2"]),

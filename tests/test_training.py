@@ -29,7 +29,7 @@ class Recall:
             {"rnn": layers.LSTM(1, 5, 2, dropout=0.3, batch_first=True), "head": nn.Linear(5, 1)}
         )
         self.x = torch.randn(20, 6, 1, generator=torch.Generator().manual_seed(9))
-        self.size, self.steps, self.stop_after = 20, 0, stop_after
+        self.size, self.digest, self.steps, self.stop_after = 20, "recall", 0, stop_after
         self.seen: list[list[int]] = []
 
     def loss(self, indices):

@@ -6,6 +6,7 @@ the same step runs.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -41,6 +42,7 @@ def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[
     rows: list[Tensor] = []
     finals: list[Tensor] = []
     tapes: list[Tensor] = []
+    x = x.resolve_neg()  # a lazily negated view, such as z.conj().imag, has no numbers that an engine could read
     for d, (state0, weights) in enumerate(call.split(tensors)):
         w = Weights.of(weights, bias=call.bias)
         y, final, tape = engines.get(call.engine).forward(call.cell, x, state0, w, call.layout, reverse=d == 1)
@@ -61,6 +63,7 @@ def run_vjp(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """-> d_x, and d_ of all tensors in their order"""
     S, each = len(call.cell.states), len(tapes) // call.directions
+    x, d_rows, *d_finals = (None if t is None else t.resolve_neg() for t in (x, d_rows, *d_finals))  # type: ignore[assignment]
     d_x, d_tensors = None, []
     for d, (_, weights) in enumerate(call.split(tensors)):
         w = Weights.of(weights, bias=call.bias)
@@ -85,6 +88,12 @@ def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Te
         rows.append(y)
         finals += final
     return torch.cat(rows, 1), *finals
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """The engines have one precision: that of the weights."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def no_vmap(engine: str) -> PlaitError:
@@ -126,7 +135,7 @@ class Recurrence(torch.autograd.Function):
         call, needs_x = ctx.call, ctx.needs_input_grad[1]
         x, *rest = ctx.saved_tensors
         tensors, tapes = rest[: ctx.count], rest[ctx.count :]
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             if not torch.is_grad_enabled():
                 d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs_x)
                 return None, d_x, *d_tensors

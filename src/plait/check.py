@@ -172,7 +172,7 @@ def layer_deviation(
         options = {"proj_size": proj_size} if proj_size else {}
         reference = layers.make(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
         x, lengths = torch.randn(5, 3, 3, generator=generator, dtype=dtype), torch.tensor([3, 5, 1])
-        widths = (proj_size or 4, 4)[: len(reference.cell.states)]
+        widths = (proj_size or 4, 4)[: len(CELLS[cell].states)]
         hx = [torch.randn(4, 3, width, generator=generator, dtype=dtype) for width in widths]
         for some in (None, lengths):
             expected = outputs_and_gradients(reference, x, hx, some)

@@ -37,6 +37,11 @@ def main() -> None:
     except PlaitError as e:
         print(f"plait: {e}", file=sys.stderr)
         sys.exit(2)
+    except RuntimeError as e:
+        if "allocate memory" not in str(e):
+            raise
+        print("plait: this does not fit into memory: choose smaller sizes, such as --hidden.", file=sys.stderr)
+        sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)

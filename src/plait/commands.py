@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,25 @@ from .training.progress import reporter
 from .training.run import Run, atomically, load_weights, writing
 
 
+class Pipe(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read our lines has left (`| head`): no reason to lose a run."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Output:
     """Text for a person, JSON for a file; with --json - nothing but JSON."""
 
     def __init__(self, json_file: str | None) -> None:
         self.json_file = json_file
-        self.console = Console(quiet=json_file == "-", highlight=False, markup=False, soft_wrap=True)
+        self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, soft_wrap=True)
+        if (
+            json_file
+            and json_file != "-"
+            and (Path(json_file).is_dir() or not Path(json_file).absolute().parent.is_dir())
+        ):
+            raise PlaitError(f"--json {json_file} cannot be written: expected a file in a folder that exists.")
 
     def line(self, text: str = "") -> None:
         self.console.print(text)
@@ -50,6 +65,8 @@ class Output:
 def set_threads(threads: int | None) -> int:
     if threads is not None:
         at_least("threads", threads, 1)
+        if threads > 4096:
+            raise PlaitError(f"threads {threads}: must be at most 4096.")
         torch.set_num_threads(threads)
     return torch.get_num_threads()
 
@@ -88,7 +105,7 @@ def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, For
         raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
     data = series.read(str(run.path / "series.csv"), "value")
     if changes is not None:
-        settings = dataclasses.replace(settings, **allowed(changes, stored, path))
+        settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
         set_threads(config["threads"])  # the last bit of a sum hangs on their number
     task = Forecast(settings, dataclasses.replace(data, name=settings.data or "airline"))
     if changes:
@@ -96,9 +113,7 @@ def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, For
     return run, task
 
 
-def allowed(changes: dict[str, Any], stored: dict[str, Any], path: str) -> dict[str, Any]:
-    """A run goes on as it began. Only how long it goes on may change, where the learning rate does not hang on it."""
-    free = {"save_every", *(["epochs"] if stored["schedule"] in ("constant", "plateau") else [])}
+def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], path: str) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in free and value != stored.get(name):
             was = f"the run has {stored[name]}" if name in stored else "the run has a folder"
@@ -166,6 +181,7 @@ def print_metrics(task: Forecast, metrics: dict[str, Any], output: Output) -> No
 
 
 def trained(path: str) -> tuple[Run, Forecast]:
+    """A run and its task with the weights to use."""
     run, task = open_run(path)
     weights, _ = run.read_tensors("model.safetensors")
     load_weights(task.model, weights, run.path / "model.safetensors")
@@ -183,7 +199,10 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
 def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
     set_threads(threads)
     at_least("steps", steps, 1)
-    run, task = trained(path)
+    if picture and (Path(picture).is_dir() or Path(picture).suffix.lower() != ".png"):
+        raise PlaitError(f"--picture {picture}: expected the name of a PNG file, such as future.png.")
+    target = Path(picture) if picture else Path(path) / "future.png"
+    _, task = trained(path)
     source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
     if task.scale.log and not (source.values > 0).all():
         raise PlaitError(f"{source.name} has values that are not positive, and the run learned logarithms: train anew.")
@@ -191,7 +210,6 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     labels = source.labels_ahead(steps)
     lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
     content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels], task.season)
-    target = Path(picture) if picture else run.path / "future.png"
     with writing(target):
         atomically(target, content)
     width = max(len(label) for label in labels)

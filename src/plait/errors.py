@@ -16,5 +16,5 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:  # also refuses NaN
-        raise PlaitError(f"{name} {value}: must be at least {least}.")
+    if not least <= value < float("inf"):  # also refuses NaN
+        raise PlaitError(f"{name} {value}: must be at least {least}" + (", and finite." if value > least else "."))

@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import autograd, cells, engines, opaque
-from .autograd import Call, no_jvp, no_vmap
+from .autograd import Call, no_jvp, no_vmap, without_autocast
 from .cells import Cell
 from .engines import Layout
 from .engines.torch import NATIVE
@@ -27,14 +27,6 @@ class Recurrent(nn.RNNBase):
         super().__init__(*args, **kwargs)
         self.engine = engines.check(engine)
 
-    @property
-    def cell(self) -> Cell:
-        return cells.CELLS[CELL_OF_MODE[self.mode]]
-
-    @property
-    def _weight(self) -> Tensor:
-        return cast(Tensor, self.weight_ih_l0)
-
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
 
@@ -42,20 +34,21 @@ class Recurrent(nn.RNNBase):
         self, input: Tensor | PackedSequence, hx: State | None = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[Any, State]:
         if lengths is not None:
-            return self._forward_lengths(input, hx, lengths)
-        cell, weight = self.cell, self._weight
+            return self._plait_lengths(input, hx, lengths)
+        cell = cell_of(self)
+        weight: Tensor = cast(Tensor, self._flat_weights[0])  # to getattr it would evaluate a parametrization
+        kind = weight.device.type
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
         if engine == "torch" and cell.name in NATIVE:
-            return self._forward_native(input, hx)
-        kind = weight.device.type
+            return self._plait_native(input, hx)
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False):  # the engines have one precision: that of the weights
-                return self._forward_engine(converted(input, weight.dtype), converted(hx, weight.dtype))
-        return self._forward_engine(input, hx)
+            with without_autocast(weight.device):
+                return self._plait_engine(converted(input, weight.dtype), converted(hx, weight.dtype))
+        return self._plait_engine(input, hx)
 
-    def _forward_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+    def _plait_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
-            return self._forward_engine(input, hx)  # torch refuses zero steps
+            return self._plait_engine(input, hx)  # torch refuses zero steps
         try:
             result: tuple[Any, State] = super().forward(input, hx)
         except RuntimeError as e:  # torch has no rule for its own layers; the reason is the same as ours
@@ -66,7 +59,7 @@ class Recurrent(nn.RNNBase):
             raise
         return result
 
-    def _forward_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Tensor, State]:
+    def _plait_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Tensor, State]:
         """Every sequence runs to its own end; the output is zero beyond it."""
         if isinstance(input, PackedSequence):
             raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
@@ -78,15 +71,15 @@ class Recurrent(nn.RNNBase):
         y, state = self.forward(packed, hx)
         return pad_packed_sequence(y, self.batch_first, total_length=T)[0], state
 
-    def _forward_engine(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+    def _plait_engine(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
             rows, batch_sizes, permutation, inverse = input
-            hx = None if hx is None else tuple(self._permuted(s, permutation) for s in states_of(hx))
+            hx = None if hx is None else tuple(permuted(s, permutation) for s in states_of(hx))
             layout = Layout.ragged(batch_sizes)
-            self._check(rows, hx, batch_sizes, layout.B)
-            y, finals = self._stack(rows, hx, layout)
-            finals = tuple(self._permuted(s, inverse) for s in finals)
-            return PackedSequence(y, batch_sizes, permutation, inverse), self._state(finals)
+            check_arguments(self, rows, hx, batch_sizes, layout.B)
+            y, finals = self._plait_stack(rows, hx, layout)
+            finals = tuple(permuted(s, inverse) for s in finals)
+            return PackedSequence(y, batch_sizes, permutation, inverse), state_of(finals)
         if input.dim() not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched = input.dim() == 3
@@ -101,16 +94,19 @@ class Recurrent(nn.RNNBase):
             x = input.unsqueeze(1)
             hx = None if hx is None else tuple(s.unsqueeze(1) for s in hx)
         T, B = x.shape[:2]
-        self._check(x, hx, None, B)
-        y, finals = self._stack(x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
+        check_arguments(self, x, hx, None, B)
+        y, finals = self._plait_stack(x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
         y = y.view(T, B, y.shape[1])
         if not batched:
-            return y.squeeze(1), self._state(tuple(s.squeeze(1) for s in finals))
-        return y.transpose(0, 1) if self.batch_first else y, self._state(finals)
+            return y.squeeze(1), state_of(tuple(s.squeeze(1) for s in finals))
+        return y.transpose(0, 1) if self.batch_first else y, state_of(finals)
 
-    def _stack(self, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _plait_stack(
+        self, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Rows (N, I) through all layers -> rows (N, D*P), last states (L*D, B, .)"""
-        cell, D, S = self.cell, 2 if self.bidirectional else 1, len(self.cell.states)
+        cell, D = cell_of(self), 2 if self.bidirectional else 1
+        S = len(cell.states)
         engine = engines.choose(self.engine, cell, x.dtype, x.device)
         call = Call(cell, engine, layout, D, self.bias)
         if hx is None:
@@ -129,29 +125,6 @@ class Recurrent(nn.RNNBase):
             if self.dropout and layer < self.num_layers - 1:
                 x = nn.functional.dropout(x, self.dropout, self.training)
         return x, tuple(torch.stack(group) for group in finals)
-
-    def _check(self, input: Tensor, hx: tuple[Tensor, ...] | None, batch_sizes: Tensor | None, B: int) -> None:
-        """With torch's own checks and torch's own words."""
-        self.check_input(input, batch_sizes)
-        if hx is None:
-            return
-        count = self.num_layers * (2 if self.bidirectional else 1)
-        for s, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=False):
-            self.check_hidden_size(s, (count, B, width))
-            if (s.dtype, s.device) != (input.dtype, input.device):
-                raise RuntimeError(
-                    f"Input and hidden tensors are not alike: {input.dtype} on {input.device}, {s.dtype} on {s.device}"
-                )
-        if len(hx) != len(self.cell.states):
-            raise RuntimeError(
-                f"hx: expected {len(self.cell.states)} tensors ({', '.join(self.cell.states)}), got {len(hx)}"
-            )
-
-    def _permuted(self, s: Tensor, permutation: Tensor | None) -> Tensor:
-        return s if permutation is None else s.index_select(1, permutation)
-
-    def _state(self, finals: tuple[Tensor, ...]) -> State:
-        return finals if len(finals) > 1 else finals[0]
 
 
 CELL_OF_MODE = {"RNN_TANH": "rnn", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}
@@ -179,10 +152,6 @@ class ImplicitGRU(Recurrent):
         if "proj_size" in kwargs:
             raise ValueError("proj_size argument is only supported for LSTM, not ImplicitGRU")
         super().__init__("GRU", *args, engine=engine, **kwargs)
-
-    @property
-    def cell(self) -> Cell:
-        return cells.CELLS["implicit_gru"]
 
 
 def make(cell: str, *args: Any, **options: Any) -> Recurrent:
@@ -230,6 +199,35 @@ def _swap(module: nn.Module, twins: dict[type[nn.Module], type[nn.Module]]) -> b
         module.__class__ = type(f"Parametrized{twin.__name__}", (twin,), body)
         return True
     return False
+
+
+def cell_of(layer: nn.RNNBase) -> Cell:
+    return cells.CELLS["implicit_gru" if isinstance(layer, ImplicitGRU) else CELL_OF_MODE[layer.mode]]
+
+
+def check_arguments(
+    layer: nn.RNNBase, input: Tensor, hx: tuple[Tensor, ...] | None, batch_sizes: Tensor | None, B: int
+) -> None:
+    """With torch's own checks and torch's own words, as far as it has them."""
+    layer.check_input(input, batch_sizes)
+    if hx is None:
+        return
+    count, names = layer.num_layers * (2 if layer.bidirectional else 1), cell_of(layer).states
+    if len(hx) != len(names):
+        raise RuntimeError(f"hx: expected {len(names)} tensors ({', '.join(names)}), got {len(hx)}")
+    for s, width in zip(hx, (layer.proj_size or layer.hidden_size, layer.hidden_size), strict=False):
+        layer.check_hidden_size(s, (count, B, width))
+        if (s.dtype, s.device) != (input.dtype, input.device):
+            found = f"{input.dtype} on {input.device}, {s.dtype} on {s.device}"
+            raise RuntimeError(f"Input and hidden tensors are not alike: {found}")
+
+
+def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:
+    return s if permutation is None else s.index_select(1, permutation)
+
+
+def state_of(finals: tuple[Tensor, ...]) -> State:
+    return finals if len(finals) > 1 else finals[0]
 
 
 def states_of(hx: State) -> tuple[Tensor, ...]:

@@ -23,7 +23,7 @@ class Floats:
 
     @staticmethod
     def masked(d: float, x: float) -> float:
-        return d if x > 0 else 0.0
+        return 0.0 if x <= 0 else d  # NaN passes, as in torch
 
 
 class Arrays:
@@ -40,7 +40,7 @@ class Arrays:
 
     @staticmethod
     def masked(d: Any, x: Any) -> Any:
-        return np.where(x > 0, d, 0.0)
+        return np.where(x <= 0, 0.0, d)
 
 
 class Tensors:
@@ -50,7 +50,7 @@ class Tensors:
 
     @staticmethod
     def masked(d: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.where(x > 0, d, 0.0)
+        return torch.where(x <= 0, 0.0, d)
 
 
 floats, arrays, tensors = Floats(), Arrays(), Tensors()

@@ -1,9 +1,11 @@
 """Time series: reading one from a CSV file, and the scale on which a network learns it."""
 
 import csv
+import hashlib
 import io
 import math
 import re
+from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from ..errors import PlaitError, unknown
 
 Values = NDArray[np.float64]
+DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Series:
     name: str
     values: Values  # (n,)
     labels: Sequence[str]  # (n,): what the first column calls each row, or its number
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.values.tobytes()).hexdigest()
 
     def as_csv(self) -> str:
         file = io.StringIO()
@@ -46,6 +53,8 @@ def read(path: str, column: str | None = None, missing: str = "error") -> Series
     file = Path(path)
     if file.is_dir():
         raise PlaitError(f"{path} is a directory: expected a CSV file.")
+    if file.is_char_device() or file.is_block_device():
+        raise PlaitError(f"{path} is a device: expected a CSV file.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -60,49 +69,75 @@ def read(path: str, column: str | None = None, missing: str = "error") -> Series
 def parse(text: str, name: str, column: str | None, missing: str) -> Series:
     if missing not in ("error", "interpolate"):
         raise unknown("--missing", missing, ("error", "interpolate"))
-    if not text.strip():
-        raise PlaitError(f"{name} is empty: expected a CSV file with a column of numbers.")
-    delimiter = max(",;\t", key=text.splitlines()[0].count)
-    try:
-        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error as e:
-        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
-    numbered = [(k, row) for k, row in enumerate(lines, 1) if any(row)]
-    has_header = not any(number(cell) is not None for cell in numbered[0][1])
-    width = max(len(row) for _, row in numbered)
-    header = [h.strip() for h in numbered[0][1]] if has_header else [str(k + 1) for k in range(width)]
-    rows = [(k, row + [""] * (width - len(row))) for k, row in (numbered[1:] if has_header else numbered)]
+    rows, delimiter = table(text, name)
+    decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
+    has_header = not any(number(cell, decimal) is not None for cell in rows[0][1])
+    header = rows[0][1] if has_header else [str(k + 1) for k in range(len(rows[0][1]))]
+    rows = rows[1:] if has_header else rows
     if not rows:
         raise PlaitError(f"{name} has a header and no rows: expected numbers below it.")
-    index = column_index(name, header, [row for _, row in rows], column)
-    values = [number(row[index]) for _, row in rows]
+    for k, row in rows:
+        if len(row) > len(header):
+            raise PlaitError(f"{name}, row {k} has {len(row)} cells, and there are {len(header)} columns: is it CSV?")
+        row += [""] * (len(header) - len(row))
+    index = column_index(name, header, [[number(cell, decimal) for cell in row] for _, row in rows], column)
+    values = [number(row[index], decimal) for _, row in rows]
     if missing == "interpolate":
         values = interpolated(name, header[index], values)
     for (k, row), value in zip(rows, values, strict=True):
         if value is None or not math.isfinite(value):
             kind = "a number" if value is None else "a finite number"
-            found = f"'{row[index].strip()}'" if row[index].strip() else "nothing"
-            raise PlaitError(
-                f"{name}, row {k}, column '{header[index]}': {found} is not {kind} (use --missing interpolate)."
-            )
-    labels = [row[0].strip() for _, row in rows] if index else [str(k + 1) for k in range(len(rows))]
+            found = f"'{row[index]}'" if row[index] else "nothing"
+            where = f"{name}, row {k}, column '{header[index]}'"
+            raise PlaitError(f"{where}: {found} is not {kind} (use --missing interpolate).")
+    labels = [row[0] for _, row in rows] if index else [str(k + 1) for k in range(len(rows))]
+    if all(map(DATE.fullmatch, (labels[0], labels[-1]))) and labels[0] > labels[-1]:
+        raise PlaitError(f"{name} runs from {labels[0]} back to {labels[-1]}: sort it, the oldest row first.")
     return Series(name, np.array(values, dtype=np.float64), labels)
 
 
-def number(text: str) -> float | None:
+def table(text: str, name: str) -> tuple[list[tuple[int, list[str]]], str]:
+    """The rows with their numbers in the file, without comments and blank ends; and what divides their cells."""
+    lines = text.splitlines()
+    first = next((line for line in lines if line.strip()), "")
+    delimiter = next((d for d in "\t;" if d in first), ",")
+    try:
+        read = list(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error as e:
+        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
+    stripped = ([cell.strip() for cell in row] or [""] for row in read)
+    rows = [(k, row) for k, row in enumerate(stripped, 1) if not row[0].startswith("#")]
+    while rows and not any(rows[-1][1]):
+        rows.pop()
+    while rows and not any(rows[0][1]):
+        rows.pop(0)
+    if not rows:
+        raise PlaitError(f"{name} is empty: expected a CSV file with a column of numbers.")
+    if max(len(row) for _, row in rows) > 1:  # an empty line is a gap in a single column, and nothing in a table
+        rows = [(k, row) for k, row in rows if len(row) > 1 or row[0]]
+    return rows, delimiter
+
+
+def number(text: str, decimal: str = ".") -> float | None:
+    if "," in decimal and text.count(",") == 1 and "." not in text:
+        text = text.replace(",", ".")
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def column_index(name: str, header: list[str], rows: list[list[str]], column: str | None) -> int:
+def column_index(name: str, header: list[str], rows: list[list[float | None]], column: str | None) -> int:
     if column is not None:
+        if header.count(column) > 1:
+            raise PlaitError(
+                f"{name} has {header.count(column)} columns named '{column}': give them names of their own."
+            )
         if column in header:
             return header.index(column)
         raise PlaitError(f"{name} has no column '{column}': {unknown('column', column, header)}")
     # A column counts as numbers if most of it is; the stray text in it is then reported with its row.
-    numeric = [k for k in range(len(header)) if 2 * sum(number(row[k]) is not None for row in rows) > len(rows)]
+    numeric = [k for k in range(len(header)) if 2 * sum(row[k] is not None for row in rows) > len(rows)]
     if len(numeric) == 1:
         return numeric[0]
     if not numeric:
@@ -121,20 +156,27 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
 
 def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
     """The labels that follow two months (1960-12) or two days (1960-12-31), in the same distance; None for others."""
-    months = [re.fullmatch(r"(\d{4})-(\d{2})(-\d{2})?", label) for label in last_two]
-    if len(months) < 2 or not all(months):
+    if len(last_two) < 2 or not all(map(DATE.fullmatch, last_two)) or len({len(label) for label in last_two}) > 1:
         return None
-    numbers = [int(m[1]) * 12 + int(m[2]) - 1 for m in months if m]
-    days = {m[3] for m in months if m}
-    if len(days) == 1 and numbers[0] != numbers[1]:  # months, or the same day of each month
-        day = days.pop() or ""
-        ahead = [numbers[1] + (numbers[1] - numbers[0]) * (k + 1) for k in range(steps)]
-        return [f"{n // 12:04d}-{n % 12 + 1:02d}{day}" for n in ahead]
+    by_month = len(last_two[0]) == 7
     try:
-        before, last = (date.fromisoformat(label) for label in last_two)
-        return [(last + (last - before) * (k + 1)).isoformat() for k in range(steps)]
+        before, last = (date.fromisoformat(label + "-01" if by_month else label) for label in last_two)
+        ends = all(d.day == monthrange(d.year, d.month)[1] for d in (before, last))
+        months = (last.year - before.year) * 12 + last.month - before.month
+        if months and (ends or before.day == last.day):
+            dates = [month_after(last, months * (k + 1), ends) for k in range(steps)]
+        else:
+            dates = [last + (last - before) * (k + 1) for k in range(steps)]
     except (ValueError, OverflowError):
         return None
+    return [d.isoformat()[: 7 if by_month else 10] for d in dates]
+
+
+def month_after(day: date, months: int, ends: bool) -> date:
+    """The same day some months later, or the month's last."""
+    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
+    longest = monthrange(year, month + 1)[1]
+    return date(year, month + 1, longest if ends else min(day.day, longest))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Stepwise(Engine):
         cell, layout, G = p.cell, tape.layout, len(p.cell.gates)
         final = tuple(tape.initial(k).clone() for k in range(len(cell.states)))
         states = [self.array(s) for s in final]  # (B, .): rows that have ended, or not yet begun, rest here
-        rows = self.array(wx).reshape(-1, G, p.H)
+        rows = self.array(wx).reshape(layout.N, G, p.H)
         saved = self.array(tape.saved)
         kept = [self.array(tape.states(k)) for k in range(len(cell.states))]
         raw = None if tape.raw is None else self.array(tape.raw)
@@ -80,4 +80,4 @@ class Stepwise(Engine):
             back = d_rh_rows[at].reshape(n, G * p.H) @ w_hh
             for k in range(S):
                 d_states[k][:n] = d[2 * G + k] + back if k == 0 else d[2 * G + k]
-        return d_wx.view(layout.N, -1), d_rh.view(layout.N, -1), d_projected, d_state0
+        return d_wx.view(layout.N, G * p.H), d_rh.view(layout.N, G * p.H), d_projected, d_state0

@@ -32,7 +32,7 @@ def unrolled(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """`step` iterated with nothing written in place: autograd differentiates it any number of times."""
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
-    wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(-1, G, H)
+    wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(layout.N, G, H)
     states, rows = tuple(state0), [x.new_empty(0, w.w_hh.shape[1])] * layout.T
     for t in layout.order(reverse):
         n, lo = layout.sizes[t], layout.starts[t]

@@ -91,6 +91,10 @@ class Forecast:
     def size(self) -> int:
         return len(self.windows)
 
+    @property
+    def digest(self) -> str:
+        return self.data.digest
+
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         windows, w = self.windows[indices], self.settings.window
         if self.settings.decoder == "seq2seq":

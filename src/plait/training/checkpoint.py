@@ -34,6 +34,7 @@ class State:
     schedule: Any
     progress: Progress
     best: dict[str, Tensor] = field(default_factory=dict)  # the weights of the best epoch
+    belongs_to: dict[str, Any] = field(default_factory=dict)  # the settings and the data that it was made with
 
     def save(self, run: Run) -> None:
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
@@ -43,6 +44,7 @@ class State:
         for index, values in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
         meta = {
+            "belongs_to": self.belongs_to,
             "progress": vars(self.progress),
             "groups": optimizer["param_groups"],
             "schedule": self.schedule.state_dict(),
@@ -56,6 +58,10 @@ class State:
         tensors, meta = run.read_tensors("state.safetensors")
         path = run.path / "state.safetensors"
         try:
+            for name, value in self.belongs_to.items():
+                if meta["belongs_to"][name] != value:
+                    was = "other data" if name == "digest" else f"{name} {meta['belongs_to'][name]}, not {value}"
+                    raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
             load_weights(self.model, module_of(tensors, "model."), path)
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in module_of(tensors, "optimizer.").items():

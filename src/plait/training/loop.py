@@ -4,6 +4,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
@@ -27,6 +28,8 @@ class Task(Protocol):
     def model(self) -> nn.Module: ...
     @property
     def size(self) -> int: ...  # training sequences
+    @property
+    def digest(self) -> str: ...  # of the data: a checkpoint goes on with the same
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         """The mean loss over these sequences, and the number of samples or tokens it is the mean of."""
@@ -74,6 +77,7 @@ def train(
     sampler = Sampler(task.size, settings.batch_size(task.size), settings.seed)
     optimizer = settings.make_optimizer(task.model)
     state = State(task.model, optimizer, settings.make_schedule(optimizer), Progress())
+    state.belongs_to = {"digest": task.digest, **settings.fixed()}
     with run.locked() if run else nullcontext(), Interrupt() as interrupt:
         loop = Loop(task, settings, run, reporter or Silent(), sampler, state, interrupt)
         if run and resume:
@@ -180,7 +184,9 @@ class Loop:
         progress.history.append(row)
         progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0
         measure = loss if validation is None else validation
-        state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
+        with warnings.catch_warnings():  # resumed at the very end of an epoch, torch misses the optimizer's steps
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
         if progress.best is None or measure < progress.best:
             progress.best, progress.best_epoch = measure, progress.epoch
             state.best = {k: v.detach().clone() for k, v in state.model.state_dict().items()}

@@ -80,4 +80,4 @@ class Silent:
 
 
 def reporter(console: Console, unit: str) -> Reporter:
-    return Bar(console, unit) if console.is_terminal else Lines(console, unit)
+    return Bar(console, unit) if console.is_terminal and not console.is_dumb_terminal else Lines(console, unit)

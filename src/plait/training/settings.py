@@ -33,6 +33,10 @@ class TrainSettings:
     seed: int = option(0, "Seed of everything random.")
 
     def __post_init__(self) -> None:
+        for f in self.options():
+            value, kind = getattr(self, f.name), f.type
+            if not isinstance(value, (float | int) if kind is float else kind) or isinstance(value, bool):  # type: ignore[arg-type]
+                raise PlaitError(f"{f.name} {value!r}: expected {getattr(kind, '__name__', kind)}.")
         for name, least in (("epochs", 1), ("momentum", 0), ("weight_decay", 0), ("clip", 0), ("patience", 0)):
             at_least(name, getattr(self, name), least)
         at_least("save_every", self.save_every, 0)
@@ -77,6 +81,13 @@ class TrainSettings:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def free(self) -> set[str]:
+        """What may change when a run goes on: how long it goes on, where the learning rate does not hang on that."""
+        return {"save_every", *(["epochs"] if self.schedule in ("constant", "plateau") else [])}
+
+    def fixed(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in self.free()}
 
     @classmethod
     def options(cls) -> tuple[Field[Any], ...]:
