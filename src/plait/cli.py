@@ -84,7 +84,7 @@ def train_forecast(
     """Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file."""
     from . import commands
 
-    given = {name for name in (*settings, "out") if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+    given = {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
     commands.train_forecast(settings, given, out, resume, commands.Output(json), threads)
 
 

@@ -82,9 +82,8 @@ def train_forecast(
         config = {"settings": settings.as_dict(), "threads": used}
         run = Run.create(out, "forecast", config, {"series.csv": task.data.as_csv().encode()})
     else:
-        changes = {name: options[name] for name in given if name in options}
-        if out is not None or threads is not None:
-            changes |= {"out": out} if out is not None else {"threads": threads}
+        changes = {name: options[name] for name in given}
+        changes |= {name: value for name, value in (("out", out), ("threads", threads)) if value is not None}
         run, task = open_run(resume, changes)
     describe(run, task, output)
     outcome = train(task, task.settings, run, reporter(output.console, "samples"), resume=resume is not None)
