@@ -301,6 +301,10 @@ def test_bad_runs(plait, refused, empty_folder: Path) -> None:
     assert "--hidden 8: the run has 4, and --resume goes on with what run began with" in sentence
     assert "--cell gru: the run has lstm" in refused("train", "forecast", "--resume", "run", "--cell", "gru")
     assert "--out other: the run has a folder" in refused("train", "forecast", "--resume", "run", "--out", "other")
+    before = Path("run/config.json").read_bytes()
+    with Run.open("run").locked():
+        assert "is being trained by another process" in refused("train", "forecast", "--resume", "run", "--epochs", "9")
+    assert Path("run/config.json").read_bytes() == before
     Path("below.csv").write_text("v\n" + "\n".join(map(str, range(-20, 20))) + "\n")
     assert "learned logarithms" in refused("forecast", "run", "--data", "below.csv")
     Path("few.csv").write_text("v\n1\n2\n3\n")

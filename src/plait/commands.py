@@ -20,7 +20,7 @@ from .tasks.pictures import forecast_picture
 from .tasks.settings import ForecastSettings
 from .training.loop import Outcome, train
 from .training.progress import reporter
-from .training.run import Run, atomically, load_weights, writing
+from .training.run import Run, load_weights, write_whole
 
 
 class Pipe(Console):
@@ -58,8 +58,7 @@ class Output:
         if self.json_file == "-":
             print(text)
         elif self.json_file:
-            with writing(Path(self.json_file)):
-                atomically(Path(self.json_file), (text + "\n").encode())
+            write_whole(Path(self.json_file), (text + "\n").encode())
 
 
 def set_threads(threads: int | None) -> int:
@@ -108,7 +107,8 @@ def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, For
         set_threads(config["threads"])  # the last bit of a sum hangs on their number
     task = Forecast(settings, dataclasses.replace(data, name=settings.data or "airline"))
     if changes:
-        run.write_config("forecast", {**config, "settings": settings.as_dict()})
+        with run.locked():  # not while another process trains it
+            run.write_config("forecast", {**config, "settings": settings.as_dict()})
     return run, task
 
 
@@ -208,9 +208,7 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     ahead = task.ahead(source.values, steps)
     labels = source.labels_ahead(steps)
     lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
-    content = forecast_picture(source, lines, len(source.values), [*source.labels, *labels], task.season)
-    with writing(target):
-        atomically(target, content)
+    write_whole(target, forecast_picture(source, lines, len(source.values), [*source.labels, *labels], task.season))
     width = max(len(label) for label in labels)
     for label, value in zip(labels, ahead, strict=True):
         output.line(f"{label:>{width}}  {value:,.6g}")

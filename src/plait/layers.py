@@ -43,12 +43,12 @@ class Recurrent(nn.RNNBase):
             return self._plait_native(input, hx)
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with without_autocast(weight.device):
-                return self._plait_engine(converted(input, weight.dtype), converted(hx, weight.dtype))
-        return self._plait_engine(input, hx)
+                return self._plait_engine(engine, converted(input, weight.dtype), converted(hx, weight.dtype))
+        return self._plait_engine(engine, input, hx)
 
     def _plait_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
-            return self._plait_engine(input, hx)  # torch refuses zero steps
+            return self._plait_engine("torch", input, hx)  # torch refuses zero steps
         try:
             result: tuple[Any, State] = super().forward(input, hx)
         except RuntimeError as e:  # torch has no rule for its own layers; the reason is the same as ours
@@ -71,13 +71,13 @@ class Recurrent(nn.RNNBase):
         y, state = self.forward(packed, hx)
         return pad_packed_sequence(y, self.batch_first, total_length=T)[0], state
 
-    def _plait_engine(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+    def _plait_engine(self, engine: str, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
             rows, batch_sizes, permutation, inverse = input
             hx = None if hx is None else tuple(permuted(s, permutation) for s in states_of(hx))
             layout = Layout.ragged(batch_sizes)
             check_arguments(self, rows, hx, batch_sizes, layout.B)
-            y, finals = self._plait_stack(rows, hx, layout)
+            y, finals = self._plait_stack(engine, rows, hx, layout)
             finals = tuple(permuted(s, inverse) for s in finals)
             return PackedSequence(y, batch_sizes, permutation, inverse), state_of(finals)
         if input.dim() not in (2, 3):
@@ -95,19 +95,18 @@ class Recurrent(nn.RNNBase):
             hx = None if hx is None else tuple(s.unsqueeze(1) for s in hx)
         T, B = x.shape[:2]
         check_arguments(self, x, hx, None, B)
-        y, finals = self._plait_stack(x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
+        y, finals = self._plait_stack(engine, x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
         y = y.view(T, B, y.shape[1])
         if not batched:
             return y.squeeze(1), state_of(tuple(s.squeeze(1) for s in finals))
         return y.transpose(0, 1) if self.batch_first else y, state_of(finals)
 
     def _plait_stack(
-        self, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout
+        self, engine: str, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Rows (N, I) through all layers -> rows (N, D*P), last states (L*D, B, .)"""
         cell, D = cell_of(self), 2 if self.bidirectional else 1
         S = len(cell.states)
-        engine = engines.choose(self.engine, cell, x.dtype, x.device)
         call = Call(cell, engine, layout, D, self.bias)
         if hx is None:
             widths = [self.proj_size or self.hidden_size, self.hidden_size][:S]

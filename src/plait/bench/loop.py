@@ -47,13 +47,11 @@ def bare(task: Tiny | Forecast, settings: ForecastSettings) -> None:
 def measure(steps: int, repeats: int, seed: int) -> Report:
     rows = []
     airline = ForecastSettings(seed=seed, patience=0)
-    per_epoch = len(Sampler(Forecast(airline, load_data(airline)).size, 32, seed))
+    forecast = Forecast(airline, load_data(airline))
+    per_epoch = len(Sampler(forecast.size, airline.batch_size(forecast.size), seed))
     cases: dict[str, tuple[ForecastSettings, Tiny | Forecast]] = {
         "one weight": (ForecastSettings(seed=seed, batch="1", epochs=1), Tiny(steps)),
-        "airline, lstm 32": (
-            dataclasses.replace(airline, epochs=max(1, steps // per_epoch)),
-            Forecast(airline, load_data(airline)),
-        ),
+        "airline, lstm 32": (dataclasses.replace(airline, epochs=max(1, steps // per_epoch)), forecast),
     }
     for name, (settings, task) in cases.items():
         done = settings.epochs * len(Sampler(task.size, settings.batch_size(task.size), seed))

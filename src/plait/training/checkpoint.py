@@ -1,6 +1,5 @@
 """Everything that a run needs to go on to the very same weights: model, optimizer, random states, position, history."""
 
-import json
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlaitError
-from .run import Run, load_weights, module_of
+from .run import Run, load_weights, with_prefix
 
 
 @dataclass
@@ -48,9 +47,9 @@ class State:
             "progress": vars(self.progress),
             "groups": optimizer["param_groups"],
             "schedule": self.schedule.state_dict(),
-            "random": [random.getstate(), np.random.get_state(legacy=False)],
+            "random": [random.getstate(), numpy_state()],
         }
-        run.write_tensors("state.safetensors", tensors, json.loads(json.dumps(meta, default=np.ndarray.tolist)))
+        run.write_tensors("state.safetensors", tensors, meta)
         run.write_json("history.json", {"epochs": self.progress.history})
         run.write_tensors("model.safetensors", self.best or dict(self.model.state_dict()), {})
 
@@ -62,19 +61,19 @@ class State:
                 if meta["belongs_to"][name] != value:
                     was = "other data" if name == "digest" else f"{name} {meta['belongs_to'][name]}, not {value}"
                     raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
-            load_weights(self.model, module_of(tensors, "model."), path)
+            load_weights(self.model, with_prefix(tensors, "model."), path)
             state: dict[int, dict[str, Tensor]] = {}
-            for key, value in module_of(tensors, "optimizer.").items():
+            for key, value in with_prefix(tensors, "optimizer.").items():
                 index, name = key.split(".", 1)
                 state.setdefault(int(index), {})[name] = value
             self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
             self.schedule.load_state_dict(meta["schedule"])
             self.progress = Progress(**meta["progress"])
-            self.best = module_of(tensors, "best.")
-            restore_random(module_of(tensors, "random."), *meta["random"])
+            self.best = with_prefix(tensors, "best.")
+            restore_random(with_prefix(tensors, "random."), *meta["random"])
+        except PlaitError:
+            raise
         except (KeyError, TypeError, ValueError) as e:
-            if isinstance(e, PlaitError):
-                raise
             raise PlaitError(
                 f"{path} lacks what a checkpoint of this run has ({e}): it belongs to another one."
             ) from None
@@ -86,6 +85,12 @@ def random_states() -> dict[str, Tensor]:
 
 def cuda_states() -> list[Tensor]:
     return list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
+
+
+def numpy_state() -> dict[str, Any]:
+    """As JSON can hold it."""
+    state: dict[str, Any] = dict(np.random.get_state(legacy=False))
+    return {**state, "state": {**state["state"], "key": state["state"]["key"].tolist()}}
 
 
 def restore_random(devices: dict[str, Tensor], python: list[Any], numpy: dict[str, Any]) -> None:

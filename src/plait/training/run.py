@@ -79,8 +79,7 @@ class Run:
         self.write(name, to_bytes(contiguous, {FORMAT: json.dumps(meta)}))
 
     def write(self, name: str, content: bytes) -> None:
-        with writing(self.path / name):
-            atomically(self.path / name, content)
+        write_whole(self.path / name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path = self.path / name
@@ -92,9 +91,9 @@ class Run:
                 if FORMAT not in about:
                     raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
                 return {key: file.get_tensor(key) for key in file.keys()}, json.loads(about[FORMAT])  # noqa: SIM118
+        except PlaitError:
+            raise
         except (SafetensorError, OSError, ValueError) as e:
-            if isinstance(e, PlaitError):
-                raise
             raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
 
 
@@ -136,6 +135,11 @@ def writing(path: Path) -> Iterator[None]:
         raise PlaitError(f"{path} cannot be written: {e.strerror}. What was there before is unharmed.") from None
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    with writing(path):
+        atomically(path, content)
+
+
 def atomically(path: Path, content: bytes) -> None:
     """A reader, or a process after a crash, finds the old content or the new, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -155,7 +159,8 @@ def atomically(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def module_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with it, under what follows it."""
     return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
