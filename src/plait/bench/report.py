@@ -2,8 +2,7 @@
 
 import os
 import platform
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 import torch
 
 from .. import __version__
-from ..errors import at_least
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds: the median and the quartiles of the repeats."""
+    """The median and the quartiles of the repeats."""
 
     median: float
     low: float
@@ -38,22 +36,8 @@ class Printer(Protocol):
     def result(self, value: dict[str, Any]) -> None: ...
 
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
-    """Times all of them in turn, so that a busy neighbour disturbs each alike."""
-    at_least("repeats", repeats, 5)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for name in contenders:
-        contenders[name]()  # warm
-    for _ in range(repeats):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: timing(values) for name, values in seconds.items()}
-
-
-def timing(seconds: Sequence[float]) -> Timing:
-    ordered = sorted(seconds)
+def timing(values: Sequence[float]) -> Timing:
+    ordered = sorted(values)
     quarter = len(ordered) // 4
     return Timing(median(ordered), ordered[quarter], ordered[-1 - quarter])
 

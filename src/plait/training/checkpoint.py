@@ -67,6 +67,7 @@ class State:
                 index, name = key.split(".", 1)
                 state.setdefault(int(index), {})[name] = value
             self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
             self.schedule.load_state_dict(meta["schedule"])
             self.progress = Progress(**meta["progress"])
             self.best = with_prefix(tensors, "best.")

@@ -4,7 +4,6 @@ import math
 import signal
 import threading
 import time
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
@@ -103,6 +102,7 @@ class Loop:
     ) -> None:
         self.task, self.settings, self.run, self.reporter = task, settings, run, reporter
         self.sampler, self.state, self.interrupt = sampler, state, interrupt
+        self.parameters = [p for p in state.model.parameters() if p.requires_grad]
         self.saved = time.perf_counter()
 
     def train(self) -> None:
@@ -136,7 +136,6 @@ class Loop:
         """The steps of one epoch, or what is left of them. False if the user asked to stop before the last one."""
         task, state, settings = self.task, self.state, self.settings
         progress, optimizer = state.progress, state.optimizer
-        parameters = [p for p in state.model.parameters() if p.requires_grad]
         began, already, counted = time.perf_counter(), progress.seconds, 0
         state.model.train()
         for indices in self.sampler.batches(progress.epoch, progress.position):
@@ -147,7 +146,7 @@ class Loop:
             if not math.isfinite(value):
                 raise diverged("the loss", value, progress, self.run)
             if settings.clip:
-                norm = nn.utils.clip_grad_norm_(parameters, settings.clip).item()
+                norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip).item()
                 if not math.isfinite(norm):
                     raise diverged("the gradient", norm, progress, self.run)
             optimizer.step()
@@ -184,9 +183,7 @@ class Loop:
         progress.history.append(row)
         progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0
         measure = loss if validation is None else validation
-        with warnings.catch_warnings():  # resumed at the very end of an epoch, torch misses the optimizer's steps
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
+        state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
         if progress.best is None or measure < progress.best:
             progress.best, progress.best_epoch = measure, progress.epoch
             state.best = {k: v.detach().clone() for k, v in state.model.state_dict().items()}
