@@ -6,7 +6,7 @@ import torch
 from plait import PlaitError, engines
 from plait.cells import CELLS
 from plait.check import engine_deviation
-from plait.engines import Layout, Tape, Weights
+from plait.engines import Layout, Needs, Tape, Weights
 from plait.engines.python import Walk
 
 CPU = torch.device("cpu")
@@ -39,8 +39,9 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
             cell, engine = CELLS["gru"], engines.get(name)
             w = Weights(torch.randn(6, 1), torch.randn(6, 2), None, None, None)
             x, state0 = torch.randn(T, 1), [torch.zeros(1, 2)]
-            rows, _, tape = engine.forward(cell, x, state0, w, Layout(T, 1), reverse=False)
-            engine.backward(cell, x, w, tape, torch.ones_like(rows), [None])
+            rows, _, tapes = engine.forward(cell, x, [state0], [w], Layout(T, 1))
+            needs = Needs(True, [[True]], [[True, True]])
+            engine.backward(cell, x, [w], tapes, torch.ones_like(rows), [None], needs=needs)
         counts[T] = taken
     assert counts == {T: steps_of(T) for T in (4, 8)}
 
@@ -60,7 +61,7 @@ def test_layout_of_a_ragged_batch() -> None:
 def test_tape_knows_the_state_before_each_step(sizes: list[int], reverse: bool) -> None:
     layout = Layout.ragged(torch.tensor(sizes))
     history = torch.arange(layout.B + layout.N).float().unsqueeze(1)
-    tape = Tape.of(CELLS["rnn"], layout, [history, torch.empty(layout.N, 0, 1)], reverse=reverse)
+    tape = Tape.of(CELLS["rnn"], layout, [history, torch.empty(layout.N, 0, 1)], projected=False, reverse=reverse)
     for t in range(layout.T):
         for b in range(sizes[t]):
             previous = t + 1 if reverse else t - 1

@@ -4,6 +4,7 @@ The first derivative comes from the engine. Higher ones (`create_graph=True`) di
 the same step runs.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from . import engines
 from .cells import Cell
-from .engines import Layout, Tape, Weights
+from .engines import Layout, Needs, Tape, Weights
 from .engines.torch import unrolled
 from .errors import PlaitError
 
@@ -29,27 +30,44 @@ class Call:
     layout: Layout
     directions: int
     bias: bool
+    stateful: bool  # initial states are given; else they are zero
 
-    def split(self, tensors: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    def split(self, tensors: Sequence[Any]) -> tuple[list[Sequence[Any] | None], list[Sequence[Any]]]:
         """Per direction: its states, its weights."""
-        S, each = len(self.cell.states), len(tensors) // self.directions
+        S, each = len(self.cell.states) if self.stateful else 0, len(tensors) // self.directions
         groups = [tensors[d * each : (d + 1) * each] for d in range(self.directions)]
-        return [(group[:S], group[S:]) for group in groups]
+        return [group[:S] if self.stateful else None for group in groups], [group[S:] for group in groups]
+
+    def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+        """Of the rows and the last states."""
+        w = self.weights(self.split(tensors)[1])[0]
+        H, P, N, B = w.w_hh.shape[0] // len(self.cell.gates), w.w_hh.shape[1], x.shape[0], self.layout.B
+        states = [(B, P), *[(B, H)] * (len(self.cell.states) - 1)]
+        return [(N, self.directions * P), *states * self.directions]
+
+    def weights(self, groups: Sequence[Sequence[Tensor]]) -> list[Weights]:
+        return [Weights.of(group, bias=self.bias) for group in groups]
+
+    def tapes(self, tensors: Sequence[Tensor], weights: Sequence[Weights]) -> list[Tape]:
+        each = len(tensors) // self.directions
+        return [
+            Tape.of(
+                self.cell,
+                self.layout,
+                tensors[d * each : (d + 1) * each],
+                projected=w.w_hr is not None,
+                reverse=d == 1,
+            )
+            for d, w in enumerate(weights)
+        ]
 
 
 def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (N, directions*P), last states, what the tapes hold"""
-    rows: list[Tensor] = []
-    finals: list[Tensor] = []
-    tapes: list[Tensor] = []
+    state0, groups = call.split(tensors)
     x = x.resolve_neg()  # a lazily negated view, such as z.conj().imag, has no numbers that an engine could read
-    for d, (state0, weights) in enumerate(call.split(tensors)):
-        w = Weights.of(weights, bias=call.bias)
-        y, final, tape = engines.get(call.engine).forward(call.cell, x, state0, w, call.layout, reverse=d == 1)
-        rows.append(y)
-        finals += final
-        tapes += tape.tensors
-    return torch.cat(rows, 1), finals, tapes  # a copy, always: what the user does to it must not reach the tape
+    rows, finals, tapes = engines.get(call.engine).forward(call.cell, x, state0, call.weights(groups), call.layout)
+    return rows, finals, [t for tape in tapes for t in tape.tensors]
 
 
 def run_vjp(
@@ -59,32 +77,33 @@ def run_vjp(
     tapes: Sequence[Tensor],
     d_rows: Tensor | None,
     d_finals: Sequence[Tensor | None],
-    needs_x: bool,
-) -> tuple[Tensor | None, list[Tensor]]:
-    """-> d_x, and d_ of all tensors in their order"""
-    S, each = len(call.cell.states), len(tapes) // call.directions
+    needs: Sequence[bool],
+    *,
+    spend: bool = False,
+) -> list[Tensor | None]:
+    """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: the tapes may be overwritten."""
     x, d_rows, *d_finals = (None if t is None else t.resolve_neg() for t in (x, d_rows, *d_finals))  # type: ignore[assignment]
-    d_x, d_tensors = None, []
-    for d, (_, weights) in enumerate(call.split(tensors)):
-        w = Weights.of(weights, bias=call.bias)
-        tape = Tape.of(call.cell, call.layout, tapes[d * each : (d + 1) * each], reverse=d == 1)
-        P = w.w_hh.shape[1]
-        d_y = x.new_zeros(x.shape[0], P) if d_rows is None else d_rows[:, d * P : (d + 1) * P]
-        g = engines.get(call.engine).backward(
-            call.cell, x, w, tape, d_y, d_finals[d * S : (d + 1) * S], needs_x=needs_x
-        )
-        d_x = g.x if d_x is None or g.x is None else d_x + g.x
-        d_tensors += [*g.state0, *g.weights.tensors]
-    return d_x, d_tensors
+    _, groups = call.split(tensors)
+    weights = call.weights(groups)
+    by_state, by_weight = call.split(needs[1:])
+    unused = [False] * len(call.cell.states)
+    wanted = Needs(needs[0], [some or unused for some in by_state], by_weight)
+    d_x, by_direction = engines.get(call.engine).backward(
+        call.cell, x, weights, call.tapes(tapes, weights), d_rows, d_finals, needs=wanted, spend=spend
+    )
+    result: list[Tensor | None] = [d_x]
+    for d_state0, d_weights in by_direction:
+        result += [*(d_state0 if call.stateful else ()), *d_weights]
+    return result
 
 
-def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float = 1) -> tuple[Tensor, ...]:
     """The same on torch's operators, for autograd to differentiate as often as it likes."""
     rows: list[Tensor] = []
     finals: list[Tensor] = []
-    for d, (state0, weights) in enumerate(call.split(tensors)):
-        w = Weights.of(weights, bias=call.bias)
-        y, final = unrolled(call.cell, x, state0, w, call.layout, reverse=d == 1)
+    state0, groups = call.split(tensors)
+    for d, (given, w) in enumerate(zip(state0, call.weights(groups), strict=True)):
+        y, final = unrolled(call.cell, x, given, w, call.layout, reverse=d == 1, dt=dt)
         rows.append(y)
         finals += final
     return torch.cat(rows, 1), *finals
@@ -126,26 +145,29 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
-        ctx.call, ctx.count, ctx.shapes = traced.call, len(tensors), [o.shape for o in output]
+        ctx.call, ctx.count, ctx.spent = traced.call, len(tensors), False
         ctx.save_for_backward(x, *tensors, *traced.tapes)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, needs_x = ctx.call, ctx.needs_input_grad[1]
+        call, needs = ctx.call, ctx.needs_input_grad[1:]
         x, *rest = ctx.saved_tensors
         tensors, tapes = rest[: ctx.count], rest[ctx.count :]
         with without_autocast(x.device):
+            if ctx.spent:  # the first backward wrote over the tapes, and retain_graph=True asks for another
+                with torch.no_grad():
+                    tapes = run(call, x, tensors)[2]
             if not torch.is_grad_enabled():
-                d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs_x)
-                return None, d_x, *d_tensors
+                ctx.spent = True
+                return None, *run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs, spend=True)
             # create_graph: the derivative must be differentiable in its turn
+            shapes = call.shapes(x, tensors)
             d_outputs = [
-                x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), ctx.shapes, strict=True)
+                x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
             ]
-            request = Request(call, needs_x, len(tensors), len(tapes))
-            grads = RecurrenceVJP.apply(request, x, *tensors, *tapes, *d_outputs)
-            return None, *(grads if needs_x else (None, *grads))
+            request = Request(call, needs, len(tensors), len(tapes))
+            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *tapes, *d_outputs))
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
@@ -156,12 +178,15 @@ class Recurrence(torch.autograd.Function):
         raise no_vmap(traced.call.engine)
 
 
+Recurrence.forward.__signature__ = inspect.signature(Recurrence.forward)  # type: ignore[attr-defined]  # torch asks each time
+
+
 @dataclass(frozen=True)
 class Request:
     """What RecurrenceVJP's arguments are: how many tensors, then how many tapes, and the rest d_outputs."""
 
     call: Call
-    needs_x: bool
+    needs: Sequence[bool]  # of x and of the tensors
     tensors: int
     tapes: int
 
@@ -169,15 +194,22 @@ class Request:
         a, b = self.tensors, self.tensors + self.tapes
         return rest[:a], rest[a:b], rest[b:]
 
+    def chosen(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(v for v, needed in zip(values, self.needs, strict=True) if needed)
+
+    def spread(self, chosen: Sequence[Any]) -> tuple[Any, ...]:
+        """`chosen` undone: None for what is not needed."""
+        values = iter(chosen)
+        return tuple(next(values) if needed else None for needed in self.needs)
+
 
 class RecurrenceVJP(torch.autograd.Function):
-    """(request, x, *tensors, *tapes, *d_outputs) -> d_x (if needed), *d_tensors: differentiable once more"""
+    """(request, x, *tensors, *tapes, *d_outputs) -> what is needed of d_x, *d_tensors: differentiable once more"""
 
     @staticmethod
     def forward(request: Request, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         tensors, tapes, d_outputs = request.split(rest)
-        d_x, d_tensors = run_vjp(request.call, x, tensors, tapes, d_outputs[0], d_outputs[1:], request.needs_x)
-        return tuple(d_tensors) if d_x is None else (d_x, *d_tensors)
+        return request.chosen(run_vjp(request.call, x, tensors, tapes, d_outputs[0], d_outputs[1:], request.needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -188,14 +220,13 @@ class RecurrenceVJP(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *dd: Tensor) -> tuple[Tensor | None, ...]:
         request, k = ctx.request, 1 + ctx.request.tensors
-        if not request.needs_x:
-            dd = (torch.zeros_like(ctx.saved_tensors[0]), *dd)
 
-        def gradients(*args: Tensor) -> tuple[Tensor, ...]:
+        def derivative(*args: Tensor) -> tuple[Tensor, ...]:
             pull = torch.func.vjp(lambda x, *tensors: differentiable(request.call, x, tensors), *args[:k])[1]
-            return tuple(pull(args[k:]))
+            gradients: tuple[Tensor, ...] = request.chosen(pull(args[k:]))
+            return gradients
 
-        result = torch.func.vjp(gradients, *ctx.saved_tensors)[1](dd)
+        result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
         nothing = [None] * request.tapes  # they are functions of the inputs, and counted there
         return None, *result[:k], *nothing, *result[k:]
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import engines, layers
+from .autograd import Call, differentiable
 from .cells import CELLS, Cell
 from .cells.ops import tensors as ops
 from .cells.trace import RULES, SIGNS, Graph, adjoints, compiled, trace, write
-from .engines import Layout, Weights
-from .engines.torch import unrolled
+from .engines import Layout, Needs, Weights
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative: max|a - b| / max|b|, tensor by tensor
 LENGTHS_OF_STEP = (1, 2, 3, 4)
@@ -137,22 +137,25 @@ def engine_deviation(cell: Cell, name: str, dt: int, generator: torch.Generator)
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    x, state0 = draw(layout.N, I), [draw(layout.B, H) for _ in cell.states]
-    w = Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None)
-    d_rows, d_final = draw(layout.N, H), [draw(layout.B, H) for _ in cell.states]
-    engine, found, expected = engines.get(name), [], []
-    for reverse in (False, True):
-        rows, final, tape = engine.forward(cell, x, state0, w, layout, reverse=reverse, dt=dt)
-        g = engine.backward(cell, x, w, tape, d_rows, d_final)
-        assert g.x is not None
-        found += [rows, *final, g.x, *g.state0, *g.weights.tensors]
+    def draw_states() -> list[Tensor]:
+        return [draw(layout.B, H) for _ in cell.states]
 
-        inputs = [t.clone().requires_grad_() for t in (x, *state0, *w.tensors)]
-        S = len(state0)
-        y, last = unrolled(
-            cell, inputs[0], inputs[1 : 1 + S], Weights.of(inputs[1 + S :], bias=True), layout, reverse=reverse, dt=dt
-        )
-        expected += [y, *last, *torch.autograd.grad((y, *last), inputs, (d_rows, *d_final))]
+    def draw_weights() -> Weights:
+        return Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None)
+
+    x, state0, weights = draw(layout.N, I), [draw_states(), draw_states()], [draw_weights(), draw_weights()]
+    d_rows, d_final, engine = draw(layout.N, 2 * H), [*draw_states(), *draw_states()], engines.get(name)
+    rows, final, tapes = engine.forward(cell, x, state0, weights, layout, dt=dt)
+    needs = Needs(True, [[True] * len(cell.states)] * 2, [[True] * 4] * 2)
+    d_x, by_direction = engine.backward(cell, x, weights, tapes, d_rows, d_final, needs=needs)
+    assert d_x is not None
+    found = [rows, *final, d_x, *(d for pair in by_direction for group in pair for d in group if d is not None)]
+
+    inputs = [x, *(t for s, w in zip(state0, weights, strict=True) for t in (*s, *w.tensors))]
+    call = Call(cell, name, layout, 2, bias=True, stateful=True)
+    inputs = [t.clone().requires_grad_() for t in inputs]
+    outputs = differentiable(call, inputs[0], inputs[1:], dt)
+    expected = [*outputs, *torch.autograd.grad(outputs, inputs, (d_rows, *d_final))]
     return worst(found, expected)
 
 

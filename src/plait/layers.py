@@ -107,23 +107,20 @@ class Recurrent(nn.RNNBase):
         """Rows (N, I) through all layers -> rows (N, D*P), last states (L*D, B, .)"""
         cell, D = cell_of(self), 2 if self.bidirectional else 1
         S = len(cell.states)
-        call = Call(cell, engine, layout, D, self.bias)
-        if hx is None:
-            widths = [self.proj_size or self.hidden_size, self.hidden_size][:S]
-            zeros = [x.new_zeros(layout.B, width) for width in widths]
+        call = Call(cell, engine, layout, D, self.bias, hx is not None)
         apply = opaque.apply if torch.compiler.is_compiling() else autograd.apply
         finals: list[list[Tensor]] = [[] for _ in range(S)]
         for layer in range(self.num_layers):
             tensors: list[Tensor] = []
             for index in range(layer * D, (layer + 1) * D):
-                tensors += zeros if hx is None else [s[index] for s in hx]
+                tensors += () if hx is None else [s[index] for s in hx]
                 tensors += [getattr(self, name) for name in self._all_weights[index]]
             x, *last = apply(call, x, tensors)
             for k, s in enumerate(last):
                 finals[k % S].append(s)
             if self.dropout and layer < self.num_layers - 1:
                 x = nn.functional.dropout(x, self.dropout, self.training)
-        return x, tuple(torch.stack(group) for group in finals)
+        return x, tuple(group[0].unsqueeze(0) if len(group) == 1 else torch.stack(group) for group in finals)
 
 
 CELL_OF_MODE = {"RNN_TANH": "rnn", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}

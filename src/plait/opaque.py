@@ -9,13 +9,15 @@ from torch.library import custom_op
 
 from . import cells, engines
 from .autograd import Call, run, run_vjp
-from .engines import Layout, Tape, Weights
+from .engines import Layout
 
 
-def call_of(cell: str, engine: str, x: Tensor, batch_sizes: Tensor | None, B: int, directions: int, bias: bool) -> Call:
+def call_of(
+    cell: str, engine: str, x: Tensor, batch_sizes: Tensor | None, B: int, directions: int, bias: bool, stateful: bool
+) -> Call:
     c = cells.get(cell)
     layout = Layout(x.shape[0] // B if B else 0, B) if batch_sizes is None else Layout.ragged(batch_sizes)
-    return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias)
+    return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias, stateful)
 
 
 @custom_op("plait::layer", mutates_args=())
@@ -28,26 +30,24 @@ def layer_op(
     engine: str,
     directions: int,
     bias: bool,
+    stateful: bool,
 ) -> list[Tensor]:
     """-> rows, last states, tapes"""
-    call = call_of(cell, engine, x, batch_sizes, B, directions, bias)
+    call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
     rows, finals, tapes = run(call, x, tensors)
     return [rows, *finals, *tapes]
 
 
 @layer_op.register_fake
-def _(x, tensors, batch_sizes, B, cell, engine, directions, bias):  # type: ignore[no-untyped-def]
-    c, N = cells.get(cell), x.shape[0]
-    call = Call(c, engine, Layout(0, B), directions, bias)
-    finals: list[Tensor] = []
+def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful):  # type: ignore[no-untyped-def]
+    c = cells.get(cell)
+    call = Call(c, engine, Layout(0, B), directions, bias, stateful)
+    rows, *finals = (x.new_empty(shape) for shape in call.shapes(x, tensors))
     tapes: list[Tensor] = []
-    P = 0
-    for state0, weights in call.split(tensors):
-        w = Weights.of(weights, bias=bias)
-        P = w.w_hh.shape[1]
-        finals += [torch.empty_like(s) for s in state0]
-        tapes += Tape.blank(c, w, B, N, like=x)
-    return [x.new_empty(N, directions * P), *finals, *tapes]
+    for w in call.weights(call.split(tensors)[1]):
+        wx = x.new_empty(x.shape[0], w.w_hh.shape[0])
+        tapes += engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, w, B, wx)
+    return [rows, *finals, *tapes]
 
 
 @custom_op("plait::layer_vjp", mutates_args=())
@@ -63,12 +63,11 @@ def layer_vjp_op(
     engine: str,
     directions: int,
     bias: bool,
+    stateful: bool,
 ) -> list[Tensor]:
     """-> d_x, d_ of the tensors"""
-    call = call_of(cell, engine, x, batch_sizes, B, directions, bias)
-    d_x, d_tensors = run_vjp(call, x, tensors, tapes, d_rows, d_finals, True)
-    assert d_x is not None
-    return [d_x, *d_tensors]
+    call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
+    return run_vjp(call, x, tensors, tapes, d_rows, d_finals, [True] * (1 + len(tensors)))  # type: ignore[return-value]
 
 
 @layer_vjp_op.register_fake
@@ -77,9 +76,9 @@ def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, tensors, batch_sizes, B, cell, engine, directions, bias = inputs
+    x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful = inputs
     states = directions * len(cells.get(cell).states)
-    ctx.options, ctx.tensors, ctx.states = (B, cell, engine, directions, bias), len(tensors), states
+    ctx.options, ctx.tensors, ctx.states = (B, cell, engine, directions, bias, stateful), len(tensors), states
     ctx.shapes = [o.shape for o in output[: states + 1]]
     sizes = [] if batch_sizes is None else [batch_sizes]
     ctx.ragged = bool(sizes)
@@ -94,7 +93,7 @@ def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
         x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
     ]
     grads = torch.ops.plait.layer_vjp(x, tensors, tapes, d[0], d[1:], batch_sizes, *ctx.options)
-    return grads[0], grads[1:], None, None, None, None, None, None
+    return grads[0], grads[1:], *[None] * 7
 
 
 layer_op.register_autograd(_backward, setup_context=_setup)
@@ -102,6 +101,6 @@ layer_op.register_autograd(_backward, setup_context=_setup)
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """As autograd.apply, for code that is being compiled."""
-    options = call.layout.B, call.cell.name, call.engine, call.directions, call.bias
+    options = call.layout.B, call.cell.name, call.engine, call.directions, call.bias, call.stateful
     out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options)
     return tuple(out[: 1 + call.directions * len(call.cell.states)])

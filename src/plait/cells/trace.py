@@ -8,6 +8,7 @@ compiled.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,7 +184,7 @@ class Trace:
 
     step: str
     vjp: str
-    shared: bool  # d_wx and d_rh are one and the same: wx and rh meet only in their sum
+    shared: int  # for so many gates, counted from the first, d_wx and d_rh are one: wx and rh meet only in their sum
 
 
 @lru_cache(maxsize=256)
@@ -209,7 +210,7 @@ def trace(cell: Cell, dt: float = 1) -> Trace:
     return Trace(
         step=write(f"{cell.name}_step", [*wx, *rh, *old], [*new, *saved]),
         vjp=write(f"{cell.name}_vjp", [*saved, *old, *new, *d_new], d_inputs),
-        shared=all(a is b for (_, a), (_, b) in zip(d_inputs[:count], d_inputs[count : 2 * count], strict=True)),
+        shared=sum(1 for _ in takewhile(lambda g: d_inputs[g][1] is d_inputs[count + g][1], range(count))),
     )
 
 

@@ -7,16 +7,17 @@ import torch
 
 from ..cells import Cell
 from ..errors import PlaitError, unknown
-from .base import Engine, Gradients, Layout, Prepared, Tape, Weights
+from .base import Engine, Layout, Needs, Prepared, Tape, Weights
 
 ENGINES = {  # name -> where it is
+    "fused": (".fused", "FusedEngine"),
     "torch": (".torch", "TorchEngine"),
     "torch:steps": (".torch", "TorchStepsEngine"),
     "numpy": (".numpy", "NumpyEngine"),
     "python": (".python", "PythonEngine"),
     "python:quadratic": (".python", "QuadraticEngine"),
 }
-AUTO = ("torch",)  # what `auto` tries, best first
+AUTO = ("fused", "torch")  # what `auto` tries, best first
 
 
 def names() -> list[str]:
@@ -58,5 +59,5 @@ def _choose(name: str, cell: Cell, dtype: torch.dtype, device: torch.device) -> 
     raise PlaitError(" ".join(reasons))
 
 
-__all__ = ["AUTO", "ENGINES", "Engine", "Gradients", "Layout", "Prepared", "Tape", "Weights"]
+__all__ = ["AUTO", "ENGINES", "Engine", "Layout", "Needs", "Prepared", "Tape", "Weights"]
 __all__ += ["check", "choose", "get", "names"]

@@ -40,9 +40,29 @@ class Layout:
     def N(self) -> int:
         return self.T * self.B if self.batch_sizes is None else sum(self.sizes)
 
-    @property
+    @cached_property
     def is_dense(self) -> bool:
         return self.N == self.T * self.B
+
+    @cached_property
+    def bounds(self) -> Tensor:  # (T + 1,)
+        """The first row of each step, and the end."""
+        return torch.tensor([*self.starts, self.N])
+
+    @property
+    def offsets(self) -> Tensor | None:
+        """`bounds`, if they cannot be computed from T and B."""
+        return None if self.batch_sizes is None or self.is_dense else self.bounds
+
+    def rows_before(self, reverse: bool) -> Tensor:  # (N,)
+        """Which row of a tape's history each row goes on from."""
+        sizes = torch.tensor(self.sizes)
+        step = torch.repeat_interleave(torch.arange(self.T), sizes)
+        sequence = torch.arange(self.N) - self.bounds[step]
+        if not reverse:  # the initial rows come first: all of step 0 starts there
+            return torch.where(step == 0, sequence, self.B + self.bounds[step - 1] + sequence)
+        ends = sequence >= torch.cat([sizes[1:], sizes.new_zeros(1)])[step]
+        return torch.where(ends, self.N + sequence, self.bounds[step + 1] + sequence)
 
     def order(self, reverse: bool) -> range:
         """The steps as the recurrence walks them. Each row starts where its own sequence starts (or ends)."""
@@ -71,13 +91,6 @@ class Weights:
         return [t for t in (self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.w_hr) if t is not None]
 
 
-@dataclass(frozen=True)
-class Gradients:
-    x: Tensor | None  # (N, I), unless it was not asked for
-    state0: tuple[Tensor, ...]
-    weights: Weights
-
-
 @dataclass
 class Tape:
     """What a walk leaves behind for its derivative: plain tensors, one row per step and live sequence.
@@ -89,28 +102,21 @@ class Tape:
     layout: Layout
     reverse: bool
     dt: float
-    history: tuple[Tensor, ...]  # per state (B + N, H); h is (B + N, P)
-    saved: Tensor  # (N, S, H): what the cell saved
+    history: Sequence[Tensor]  # per state (B + N, H); h is (B + N, P)
     raw: Tensor | None  # (N, H): h before the projection, if there is one
-
-    @staticmethod
-    def blank(cell: Cell, w: Weights, B: int, N: int, like: Tensor) -> list[Tensor]:
-        """The tensors of a tape that nothing has been written on yet."""
-        H, P = w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1]
-        history = [like.new_empty(B + N, P if k == 0 else H) for k in range(len(cell.states))]
-        raw = [] if w.w_hr is None else [like.new_empty(N, H)]
-        return [*history, like.new_empty(N, len(cell.saved), H), *raw]
+    saved: Sequence[Tensor]  # what the cell saved, as the engine keeps it
 
     @classmethod
-    def of(cls, cell: Cell, layout: Layout, tensors: Sequence[Tensor], *, reverse: bool, dt: float = 1) -> "Tape":
+    def of(
+        cls, cell: Cell, layout: Layout, tensors: Sequence[Tensor], *, projected: bool, reverse: bool, dt: float = 1
+    ) -> "Tape":
         S = len(cell.states)
-        return cls(
-            layout, reverse, dt, tuple(tensors[:S]), tensors[S], tensors[S + 1] if len(tensors) > S + 1 else None
-        )
+        raw = tensors[S] if projected else None
+        return cls(layout, reverse, dt, tensors[:S], raw, tensors[S + projected :])
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*self.history, self.saved, *([] if self.raw is None else [self.raw])]
+        return [*self.history, *([] if self.raw is None else [self.raw]), *self.saved]
 
     def initial(self, k: int) -> Tensor:  # (B, .)
         return self.history[k][self.layout.N :] if self.reverse else self.history[k][: self.layout.B]
@@ -130,7 +136,7 @@ class Tape:
     def before_all(self, k: int) -> Tensor:  # (N, .)
         if self.layout.is_dense:
             return self.history[k][self.layout.B :] if self.reverse else self.history[k][: self.layout.N]
-        return torch.cat([self.before(k, t) for t in range(self.layout.T)])
+        return self.history[k].index_select(0, self.layout.rows_before(self.reverse))
 
 
 @dataclass(frozen=True)
@@ -138,11 +144,44 @@ class Prepared:
     """The weights of a recurrence, made ready once and used for many walks."""
 
     cell: Cell
+    weights: Weights
     H: int
     P: int
-    w_hh: Tensor
-    b_hh: Tensor | None
-    w_hr: Tensor | None
+
+    @property
+    def w_hh(self) -> Tensor:
+        return self.weights.w_hh
+
+    @property
+    def b_hh(self) -> Tensor | None:
+        return self.weights.b_hh
+
+    @property
+    def w_hr(self) -> Tensor | None:
+        return self.weights.w_hr
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which gradients are wanted: of x, and per direction of the initial states and of the weights, in their order."""
+
+    x: bool
+    state0: Sequence[Sequence[bool]]
+    weights: Sequence[Sequence[bool]]
+
+    @classmethod
+    def all(cls, cell: Cell, weights: Sequence[Weights]) -> "Needs":
+        return cls(True, [[True] * len(cell.states)] * len(weights), [[True] * len(w.tensors) for w in weights])
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """What a walk back leaves. d_rh comes as columns that lie apart, in their order."""
+
+    d_wx: Tensor  # (N, G*H)
+    d_rh: Sequence[Tensor]  # (N, .) each; may be d_wx itself, or parts of it
+    d_projected: Tensor | None  # (N, P)
+    d_state0: Sequence[Tensor]  # per state (B, .)
 
 
 class Engine(ABC):
@@ -154,20 +193,43 @@ class Engine(ABC):
         """None if this engine can run such a layer, else the sentence that the user reads."""
 
     @abstractmethod
-    def recur(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
-        """Walks from tape.initial, fills the tape and returns each sequence's last state, per state (B, .)."""
+    def recur(
+        self,
+        ps: Sequence[Prepared],
+        wx: Sequence[Tensor],
+        tapes: Sequence[Tape],
+        state0: Sequence[Sequence[Tensor] | None],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Walks from state0 (None: zeros) and fills the tapes -> rows (N, D*P), per direction the last states (B, .)"""
 
     @abstractmethod
     def recur_vjp(
-        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
-        """-> d_wx (N, G*H), d_rh (N, G*H; may be d_wx itself), d_projected (N, P), d_state0 per state (B, .)"""
+        self,
+        ps: Sequence[Prepared],
+        tapes: Sequence[Tape],
+        d_rows: Tensor | None,
+        d_finals: Sequence[Tensor | None],
+        needs: Needs,
+        spend: bool,
+    ) -> list[Derivative]: ...
 
     def prepare(self, cell: Cell, w: Weights) -> Prepared:
-        G = len(cell.gates)
-        return Prepared(cell, w.w_hh.shape[0] // G, w.w_hh.shape[1], w.w_hh, w.b_hh, w.w_hr)
+        return Prepared(cell, w, w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1])
 
-    # The whole-sequence part, which is the same for all engines but for what does these three.
+    def blank(self, cell: Cell, w: Weights, B: int, wx: Tensor) -> list[Tensor]:
+        """The tensors of a tape that nothing has been written on yet, for inputs wx (N, G*H). It may keep wx."""
+        N, H = wx.shape[0], w.w_hh.shape[0] // len(cell.gates)
+        return [*self.history(cell, w, B, N, wx), wx.new_empty(N, len(cell.saved), H)]
+
+    def history(self, cell: Cell, w: Weights, B: int, N: int, like: Tensor) -> list[Tensor]:
+        H, P = w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1]
+        history = [self.empty(like, B + N, P if k == 0 else H) for k in range(len(cell.states))]
+        return history if w.w_hr is None else [*history, self.empty(like, N, H)]
+
+    def empty(self, like: Tensor, *shape: int) -> Tensor:
+        return like.new_empty(shape)
+
+    # The whole-sequence part, which is the same for all engines but for what does these.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
@@ -177,47 +239,114 @@ class Engine(ABC):
     def sum_rows(self, rows: Tensor) -> Tensor:
         return rows.sum(0)
 
+    def project(self, x: Tensor, w: Weights) -> Tensor:  # (N, G*H)
+        wx = self.mm(x, w.w_ih.t())
+        return wx if w.b_ih is None else self.add_bias(wx, w.b_ih)
+
     def forward(
         self,
         cell: Cell,
         x: Tensor,
-        state0: Sequence[Tensor],
-        w: Weights,
+        state0: Sequence[Sequence[Tensor] | None],
+        weights: Sequence[Weights],
         layout: Layout,
         *,
-        reverse: bool,
         dt: float = 1,
-    ) -> tuple[Tensor, tuple[Tensor, ...], Tape]:
-        """One layer in one direction: rows (N, I) -> rows (N, P), the last states, and the tape."""
-        p = self.prepare(cell, w)
-        wx = self.mm(x, w.w_ih.t())  # (N, G*H)
-        if w.b_ih is not None:
-            wx = self.add_bias(wx, w.b_ih)
-        blank = Tape.blank(cell, w, layout.B, layout.N, like=wx)
-        tape = Tape.of(cell, layout, blank, reverse=reverse, dt=dt)
-        for k, s in enumerate(state0):
-            tape.initial(k).copy_(s)
-        final = self.recur(p, wx, tape)
-        return tape.states(0), final, tape
+    ) -> tuple[Tensor, list[Tensor], list[Tape]]:
+        """One layer, one direction or two: rows (N, I) -> rows (N, D*P), the last states, and the tapes.
+
+        The rows are the caller's own: what is done to them does not reach the tapes.
+        """
+        wx = [self.project(x, w) for w in weights]
+        tapes = [
+            Tape.of(cell, layout, self.blank(cell, w, layout.B, v), projected=w.w_hr is not None, reverse=d == 1, dt=dt)
+            for d, (w, v) in enumerate(zip(weights, wx, strict=True))
+        ]
+        rows, finals = self.recur([self.prepare(cell, w) for w in weights], wx, tapes, state0)
+        return rows, finals, tapes
 
     def backward(
         self,
         cell: Cell,
         x: Tensor,
-        w: Weights,
-        tape: Tape,
-        d_rows: Tensor,
-        d_final: Sequence[Tensor | None],
+        weights: Sequence[Weights],
+        tapes: Sequence[Tape],
+        d_rows: Tensor | None,
+        d_finals: Sequence[Tensor | None],
         *,
-        needs_x: bool = True,
-    ) -> Gradients:
-        p = self.prepare(cell, w)
-        d_wx, d_rh, d_projected, d_state0 = self.recur_vjp(p, tape, d_rows, d_final)
-        d_w = Weights(
-            w_ih=self.mm(d_wx.t(), x),
-            w_hh=self.mm(d_rh.t(), tape.before_all(0)),
-            b_ih=None if w.b_ih is None else self.sum_rows(d_wx),
-            b_hh=None if w.b_hh is None else self.sum_rows(d_rh),
-            w_hr=None if d_projected is None or tape.raw is None else self.mm(d_projected.t(), tape.raw),
-        )
-        return Gradients(self.mm(d_wx, w.w_ih) if needs_x else None, d_state0, d_w)
+        needs: Needs,
+        spend: bool = False,
+    ) -> tuple[Tensor | None, list[tuple[Sequence[Tensor], list[Tensor | None]]]]:
+        """-> d_x, and per direction d_ of the initial states and of the weights. `spend`: tapes may be overwritten."""
+        prepared = [self.prepare(cell, w) for w in weights]
+        derivatives = self.recur_vjp(prepared, tapes, d_rows, d_finals, needs, spend)
+        d_x: Tensor | None = None
+        result = []
+        for d, (w, tape, g) in enumerate(zip(weights, tapes, derivatives, strict=True)):
+            if needs.x:
+                d_x = self.mm(g.d_wx, w.w_ih) if d_x is None else d_x.add_(self.mm(g.d_wx, w.w_ih))
+            result.append((g.d_state0, self.weight_gradients(x, w, tape, g, needs.weights[d])))
+        return d_x, result
+
+    def weight_gradients(
+        self, x: Tensor, w: Weights, tape: Tape, g: Derivative, wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """In the order of w.tensors; None for those that are not wanted."""
+        asked = iter(wanted)
+        result: list[Tensor | None] = [self.mm(g.d_wx.t(), x) if next(asked) else None]
+        result.append(self.recurrent_gradient(tape, g) if next(asked) else None)
+        if w.b_ih is not None:
+            result.append(self.sum_rows(g.d_wx) if next(asked) else None)
+        if w.b_hh is not None:
+            result.append(torch.cat([self.sum_rows(part) for part in g.d_rh]) if next(asked) else None)
+        if w.w_hr is not None and g.d_projected is not None and tape.raw is not None:
+            result.append(self.mm(g.d_projected.t(), tape.raw) if next(asked) else None)
+        return result
+
+    def recurrent_gradient(self, tape: Tape, g: Derivative) -> Tensor:  # (G*H, P)
+        before = tape.before_all(0)
+        parts = [self.mm(part.t(), before) for part in g.d_rh]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class OneByOne(Engine):
+    """An engine that takes one direction after the other."""
+
+    @abstractmethod
+    def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
+        """Walks from tape.initial, fills the tape and returns each sequence's last state, per state (B, .)."""
+
+    @abstractmethod
+    def recur_one_vjp(
+        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
+    ) -> Derivative: ...
+
+    def recur(
+        self,
+        ps: Sequence[Prepared],
+        wx: Sequence[Tensor],
+        tapes: Sequence[Tape],
+        state0: Sequence[Sequence[Tensor] | None],
+    ) -> tuple[Tensor, list[Tensor]]:
+        finals: list[Tensor] = []
+        for p, v, tape, given in zip(ps, wx, tapes, state0, strict=True):
+            for k in range(len(p.cell.states)):
+                tape.initial(k).zero_() if given is None else tape.initial(k).copy_(given[k])
+            finals += self.recur_one(p, v, tape)
+        return torch.cat([tape.states(0) for tape in tapes], 1), finals
+
+    def recur_vjp(
+        self,
+        ps: Sequence[Prepared],
+        tapes: Sequence[Tape],
+        d_rows: Tensor | None,
+        d_finals: Sequence[Tensor | None],
+        needs: Needs,
+        spend: bool,
+    ) -> list[Derivative]:
+        S, result = len(ps[0].cell.states), []
+        for d, (p, tape) in enumerate(zip(ps, tapes, strict=True)):
+            h = tape.states(0)
+            d_y = h.new_zeros(h.shape) if d_rows is None else d_rows[:, d * p.P : (d + 1) * p.P]
+            result.append(self.recur_one_vjp(p, tape, d_y, d_finals[d * S : (d + 1) * S]))
+        return result

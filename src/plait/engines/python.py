@@ -9,7 +9,7 @@ from torch import Tensor
 from ..cells import Cell
 from ..cells.ops import floats
 from ..cells.trace import compiled, trace
-from .base import Engine, Prepared, Tape
+from .base import Derivative, OneByOne, Prepared, Tape
 
 Matrix = list[list[float]]
 
@@ -30,7 +30,7 @@ def zeros(rows: int, columns: int) -> Matrix:
     return [[0.0] * columns for _ in range(rows)]
 
 
-class PythonEngine(Engine):
+class PythonEngine(OneByOne):
     name, about = "python", "scalar loops, matrix products included: slow and certain"
     quadratic = False
 
@@ -53,7 +53,7 @@ class PythonEngine(Engine):
             add(total, row)
         return rows.new_tensor(total)
 
-    def recur(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
+    def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
         cell, layout, H = p.cell, tape.layout, p.H
         G, S = len(cell.gates), len(cell.states)
         rows: Matrix = wx.tolist()
@@ -90,14 +90,12 @@ class PythonEngine(Engine):
                     kept[k][row] = new[k]
         for k in range(S):
             fill(tape.states(k), kept[k])
-        fill(tape.saved, saved)
+        fill(tape.saved[0], saved)
         if tape.raw is not None:
             fill(tape.raw, raw)
         return tuple(fill(torch.empty_like(tape.initial(k)), states[k]) for k in range(S))
 
-    def recur_vjp(
-        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+    def recur_one_vjp(self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]) -> Derivative:
         layout, S = tape.layout, len(p.cell.states)
         walk = Walk(p, tape)
         d_y: Matrix = d_rows.tolist()
@@ -117,9 +115,9 @@ class PythonEngine(Engine):
             walk.back(steps, d_y, d_last)
         like = d_rows.new_empty
         GH = len(p.cell.gates) * p.H
-        return (
+        return Derivative(
             fill(like(layout.N, GH), walk.d_wx),
-            fill(like(layout.N, GH), walk.d_rh),
+            [fill(like(layout.N, GH), walk.d_rh)],
             None if p.w_hr is None else fill(like(layout.N, p.P), walk.d_projected),
             tuple(fill(torch.empty_like(tape.initial(k)), walk.d_state0[k]) for k in range(S)),
         )
@@ -139,7 +137,7 @@ class Walk:
         self.p, self.layout, self.vjp = p, layout, compiled(trace(cell, tape.dt).vjp, floats)
         self.r_t: Matrix = p.w_hh.t().tolist()  # (P, G*H)
         self.projection_t: Matrix | None = None if p.w_hr is None else p.w_hr.t().tolist()  # (H, P)
-        self.saved = tape.saved.tolist()
+        self.saved = tape.saved[0].tolist()
         self.new: list[Matrix] = [tape.states(k).tolist() for k in range(S)]
         if tape.raw is not None:
             self.new[0] = tape.raw.tolist()

@@ -8,22 +8,22 @@ from torch import Tensor
 
 from ..cells import Ops
 from ..cells.trace import compiled, trace
-from .base import Engine, Prepared, Tape
+from .base import Derivative, OneByOne, Prepared, Tape
 
 
-class Stepwise(Engine):
+class Stepwise(OneByOne):
     ops: Ops
 
     @abstractmethod
     def array(self, tensor: Tensor) -> Any:
         """The tensor as this engine's array, sharing its memory: what is written there is written to the tensor."""
 
-    def recur(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
+    def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
         cell, layout, G = p.cell, tape.layout, len(p.cell.gates)
         final = tuple(tape.initial(k).clone() for k in range(len(cell.states)))
         states = [self.array(s) for s in final]  # (B, .): rows that have ended, or not yet begun, rest here
         rows = self.array(wx).reshape(layout.N, G, p.H)
-        saved = self.array(tape.saved)
+        saved = self.array(tape.saved[0])
         kept = [self.array(tape.states(k)) for k in range(len(cell.states))]
         raw = None if tape.raw is None else self.array(tape.raw)
         r_t = self.array(p.w_hh).T  # (P, G*H)
@@ -45,9 +45,7 @@ class Stepwise(Engine):
                 saved[at, k] = value
         return final
 
-    def recur_vjp(
-        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+    def recur_one_vjp(self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]) -> Derivative:
         cell, layout, G, S = p.cell, tape.layout, len(p.cell.gates), len(p.cell.states)
         derived = trace(cell, tape.dt)
         vjp = compiled(derived.vjp, self.ops)
@@ -57,10 +55,11 @@ class Stepwise(Engine):
         )
         d_states = [self.array(d) for d in d_state0]
         d_wx = d_rows.new_empty(layout.N, G, p.H)
-        d_rh = d_wx if derived.shared else d_rows.new_empty(layout.N, G, p.H)
+        shared = derived.shared == G
+        d_rh = d_wx if shared else d_rows.new_empty(layout.N, G, p.H)
         d_projected = None if p.w_hr is None else d_rows.new_empty(layout.N, p.P)
         d_y, d_wx_rows, d_rh_rows = self.array(d_rows), self.array(d_wx), self.array(d_rh)
-        saved, states = self.array(tape.saved), [self.array(tape.states(k)) for k in range(S)]
+        saved, states = self.array(tape.saved[0]), [self.array(tape.states(k)) for k in range(S)]
         w_hh = self.array(p.w_hh)  # (G*H, P)
         for t in layout.order(not tape.reverse):
             n, lo = layout.sizes[t], layout.starts[t]
@@ -75,9 +74,9 @@ class Stepwise(Engine):
             d = vjp(*(saved[at, k] for k in range(len(cell.saved))), *old, *new, *d_new)
             for g in range(G):
                 d_wx_rows[at, g] = d[g]
-                if not derived.shared:
+                if not shared:
                     d_rh_rows[at, g] = d[G + g]
             back = d_rh_rows[at].reshape(n, G * p.H) @ w_hh
             for k in range(S):
                 d_states[k][:n] = d[2 * G + k] + back if k == 0 else d[2 * G + k]
-        return d_wx.view(layout.N, G * p.H), d_rh.view(layout.N, G * p.H), d_projected, d_state0
+        return Derivative(d_wx.view(layout.N, G * p.H), [d_rh.view(layout.N, G * p.H)], d_projected, d_state0)

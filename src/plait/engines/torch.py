@@ -28,11 +28,13 @@ class TorchStepsEngine(TorchEngine):
 
 
 def unrolled(
-    cell: Cell, x: Tensor, state0: Sequence[Tensor], w: Weights, layout: Layout, *, reverse: bool, dt: float = 1
+    cell: Cell, x: Tensor, state0: Sequence[Tensor] | None, w: Weights, layout: Layout, *, reverse: bool, dt: float = 1
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """`step` iterated with nothing written in place: autograd differentiates it any number of times."""
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
     wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(layout.N, G, H)
+    if state0 is None:
+        state0 = [x.new_zeros(layout.B, w.w_hh.shape[1]), x.new_zeros(layout.B, H)][: len(cell.states)]
     states, rows = tuple(state0), [x.new_empty(0, w.w_hh.shape[1])] * layout.T
     for t in layout.order(reverse):
         n, lo = layout.sizes[t], layout.starts[t]

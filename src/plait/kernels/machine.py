@@ -1,0 +1,123 @@
+"""The few things that a kernel does beside arithmetic: words in memory, tickets, barriers, the floating-point mode."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from . import job
+from .target import I32, I64, IS_X86
+
+Int = types.intp
+SPINS = 2000  # how long a barrier spins before it lets others run: some microseconds
+
+
+def native(arguments: int, result: Any = types.void) -> Any:
+    """Compiles a function of so many integers, once: literals and variables are the same to it."""
+    return njit(result(*[Int] * arguments), error_model="numpy")
+
+
+def word_at(build: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Value:
+    return build.gep(build.inttoptr(address, I64.as_pointer()), [index])
+
+
+def emitted(arguments: int, emit: Any, *, returns: bool = False) -> Any:
+    """The intrinsic of so many integers that `emit(build, *arguments)` emits."""
+    names = ", ".join(f"a{k}" for k in range(arguments))
+    signature = (Int if returns else types.void)(*[Int] * arguments)
+
+    def generate(context, build, _signature, args):
+        value = emit(build, *args)
+        return value if returns else context.get_dummy_value()
+
+    scope = {"result": (signature, generate)}
+    exec(f"def run(_typing{', ' if names else ''}{names}): return result", scope)
+    return intrinsic(scope["run"])
+
+
+def _calling(arguments: int, kind: ir.Type, returns: bool) -> Any:
+    def emit(build, address, *args):
+        function = build.inttoptr(address, ir.FunctionType(kind, [I64] * arguments).as_pointer())
+        value = build.call(function, args)
+        return build.sext(value, I64) if returns else None
+
+    return emitted(arguments + 1, emit, returns=returns)
+
+
+get = emitted(2, lambda build, *at: build.load(word_at(build, *at)), returns=True)
+put = emitted(3, lambda build, address, index, value: build.store(value, word_at(build, address, index)))
+# the next number, which no other thread gets; and how far it is by now
+ticket = emitted(
+    2, lambda build, *at: build.atomic_rmw("add", word_at(build, *at), ir.Constant(I64, 1), "seq_cst"), returns=True
+)
+look = emitted(2, lambda build, *at: build.load_atomic(word_at(build, *at), "acquire", 8), returns=True)
+copy = emitted(
+    3, lambda build, to, origin, size: cgutils.raw_memcpy(build, _byte(build, to), _byte(build, origin), size, 1)
+)
+zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
+ask = _calling(0, I32, True)  # int f(void)
+call6, call9 = _calling(6, ir.VoidType(), False), _calling(9, ir.VoidType(), False)
+
+
+def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return build.inttoptr(address, ir.IntType(8).as_pointer())
+
+
+def memory(words: int) -> Any:
+    """(): the address of so many words that live as long as the function that calls."""
+
+    def emit(build):
+        with build.goto_entry_block():
+            place = build.alloca(ir.ArrayType(I64, words))
+            place.align = 64
+        return build.ptrtoint(place, I64)
+
+    return emitted(0, emit, returns=True)
+
+
+def _intrinsic(build: ir.IRBuilder, name: str, *args: ir.Value) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
+    build.call(cgutils.get_or_insert_function(build.module, kind, name), args)
+
+
+pause = emitted(0, lambda build: _intrinsic(build, "llvm.x86.sse2.pause") if IS_X86 else None)
+FLUSH = 0x8040  # x86: results (0x8000) and arguments (0x0040) that are denormal count as zero
+
+
+def _flush(build: ir.IRBuilder) -> ir.Value:
+    if not IS_X86:
+        return ir.Constant(I64, 0)
+    mode = build.alloca(I32)
+    _intrinsic(build, "llvm.x86.sse.stmxcsr", mode)
+    before = build.load(mode)
+    build.store(build.or_(before, ir.Constant(I32, FLUSH)), mode)
+    _intrinsic(build, "llvm.x86.sse.ldmxcsr", mode)
+    return build.zext(before, I64)
+
+
+def _restore(build: ir.IRBuilder, before: ir.Value) -> None:
+    if IS_X86:
+        mode = build.alloca(I32)
+        build.store(build.trunc(before, I32), mode)
+        _intrinsic(build, "llvm.x86.sse.ldmxcsr", mode)
+
+
+flush_denormals = emitted(0, _flush, returns=True)  # -> the mode before. Elsewhere than on x86 nothing changes.
+restore_denormals = emitted(1, _restore)
+
+
+@native(3)
+def meet(launch, team, count):
+    """Waits for the whole team, for the count-th time. Spins briefly, then yields to whoever needs the core."""
+    if team == 1:
+        return
+    ticket(launch, job.ARRIVED)
+    spins = 0
+    while look(launch, job.ARRIVED) < count * team:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            ask(get(launch, job.YIELD))

@@ -1,0 +1,45 @@
+"""From numba's functions and LLVM's modules to machine code."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from .target import I64, Form
+
+
+def walks() -> bytes:
+    """plait_walk_forward(launch) and plait_walk_backward(launch), callable from C."""
+    from . import recurrence  # numba compiles what it holds when it is imported
+
+    module, target = ir.Module("plait_walks"), cpu_target.target_context
+    kernels = {"plait_walk_forward": recurrence.forward, "plait_walk_backward": recurrence.backward}
+    compiled = {name: kernel.overloads[(types.intp,)] for name, kernel in kernels.items()}
+    for name, result in compiled.items():
+        entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64]), name)
+        build = ir.IRBuilder(entry.append_basic_block())
+        callee = target.declare_function(module, result.fndesc)
+        target.call_conv.call_function(build, callee, types.void, (types.intp,), entry.args)
+        build.ret_void()
+    return machine_code(module, *(result.library for result in compiled.values()))
+
+
+def leaves(form: Form) -> bytes:
+    from .leaves import leaves as module
+
+    return machine_code(module(form))
+
+
+def machine_code(module: ir.Module, *libraries: Any) -> bytes:
+    """An object file, optimised for this processor; nothing in it refers to Python."""
+    with global_compiler_lock:
+        library = cpu_target.target_context.codegen().create_library(module.name)
+        library.enable_object_caching()
+        for other in libraries:
+            library.add_linking_library(other)
+        library.add_ir_module(module)
+        library.finalize()
+        code: bytes = library._get_compiled_object()
+    return code

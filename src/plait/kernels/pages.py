@@ -1,0 +1,32 @@
+"""Large matrices on large pages: the first touch of fresh memory otherwise costs more than the arithmetic on it."""
+
+import ctypes
+import math
+import sys
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+HUGE = 1 << 21  # bytes of a large page
+WORTH = 1 << 20  # numbers: two large pages or more
+MADV_HUGEPAGE = 14
+
+
+@cache
+def madvise() -> Any:
+    if sys.platform != "linux":
+        return None
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function
+
+
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """like.new_empty(shape); the system is asked for large pages, and may refuse."""
+    tensor = like.new_empty(shape)
+    if math.prod(shape) >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
+        start = tensor.data_ptr()
+        first, last = -(-start // HUGE) * HUGE, (start + tensor.nbytes) // HUGE * HUGE
+        advise(first, last - first, MADV_HUGEPAGE)
+    return tensor

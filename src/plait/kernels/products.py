@@ -1,0 +1,158 @@
+"""Products of rows and panels of weights: the one loop that a step of the walk and a whole-sequence product share.
+
+numba compiles this once, for all cells; the arithmetic is in the leaves (leaves.py), which are called by address.
+"""
+
+from . import job
+from .machine import Int, ask, call6, call9, copy, get, meet, memory, native, ticket, zero
+
+PIECE = 256  # of a long sum: what of a panel stays in the first cache
+GROUP = 4  # the most blocks of columns that are computed together
+MOST_GATES, MOST_TILE = 8, 14 * 128  # of a cell; bytes of a tile's results
+results = memory(GROUP * MOST_GATES * MOST_TILE // 8)
+
+
+@native(2, Int)
+def blocks(walk, columns):
+    return (columns + get(walk, job.WIDTH) - 1) // get(walk, job.WIDTH)
+
+
+@native(18)
+def rows(
+    walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
+):
+    """n rows at `a`, going on at `more`, times the panels of some blocks, `each` a block: the leaf gets the results."""
+    SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
+    scratch, slot = results(), TILE_ROWS * WIDTH * SIZE
+    stride = (depth + more_depth + 1) * WIDTH * SIZE
+    tiles = (n + TILE_ROWS - 1) // TILE_ROWS
+    group = 4 if n == 1 else 2 if n < 4 else 1  # few rows: more panels at once, to keep the multipliers busy
+    full = 2 * (n // tiles) > TILE_ROWS
+    while block < last:
+        count = min(group, last - block)
+        panel = panels + block * each * stride
+        narrow = 1 if full and count == 1 and 2 * (columns - block * WIDTH) <= WIDTH else 0
+        done = 0
+        for i in range(tiles):
+            size = (n - done + tiles - i - 1) // (tiles - i)
+            most = 1
+            while most * 2 * size <= TILE_ROWS:
+                most *= 2
+            if leaf == get(walk, job.POINTWISE) and get(walk, job.TOUCH):
+                for j in range(count):
+                    unit = (block + j) * WIDTH
+                    call9(get(walk, job.TOUCH), walk, unit, columns - unit, 0, 0, row + done, 0, 0, size)
+            some = 0
+            while some < count * each:
+                while most > count * each - some:
+                    most //= 2
+                key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
+                if a:
+                    call9(get(walk, job.PRODUCT), key, a + done * lda, lda, step, depth, at, stride, to, 0)
+                    if more_depth:
+                        at += depth * WIDTH * SIZE
+                        call9(
+                            get(walk, job.PRODUCT_ON), key, more + done * ldm, ldm, step, more_depth, at, stride, to, 0
+                        )
+                else:
+                    zero(to, most * slot)
+                some += most
+            for j in range(count):
+                at, unit = scratch + j * each * slot, (block + j) * WIDTH
+                call9(leaf, walk, unit, columns - unit, olds, done, row + done, sequence + done, at, size)
+            done += size
+        block += count
+
+
+@native(7)
+def pack(walk, leaf, panel, origin, stride, depth, units):
+    """One panel: zeros to start from, then the weights."""
+    line = get(walk, job.WIDTH) * get(walk, job.SIZE)
+    zero(panel, line)
+    call6(leaf, panel + line, origin, stride, depth, units, 0)
+
+
+@native(2)
+def pack_block(gemm, block):
+    SIZE, WIDTH, K = get(gemm, job.SIZE), get(gemm, job.WIDTH), get(gemm, job.K)
+    units, row = min(WIDTH, get(gemm, job.N) - block * WIDTH), get(gemm, job.FACTOR_ROW)
+    panel = get(gemm, job.PANELS) + block * (K + 1) * WIDTH * SIZE
+    origin = get(gemm, job.FACTOR) + block * WIDTH * (row if get(gemm, job.TRANSPOSED) else SIZE)
+    pack(gemm, get(gemm, job.PACK), panel, origin, row, K, units)
+    if get(gemm, job.BIAS):
+        copy(panel, get(gemm, job.BIAS) + block * WIDTH * SIZE, units * SIZE)
+
+
+@native(3)
+def product_of_chunk(gemm, item, add):
+    """Some rows of C, all columns: the rows of A stay in cache while the panels pass by."""
+    N, K, SIZE, chunk = get(gemm, job.N), get(gemm, job.K), get(gemm, job.SIZE), get(gemm, job.CHUNK)
+    first = item * chunk
+    n, lda = min(chunk, get(gemm, job.M) - first), get(gemm, job.A_ROW)
+    a, panels, leaf = get(gemm, job.A) + first * lda, get(gemm, job.PANELS), get(gemm, job.ADD if add else job.STORE)
+    rows(gemm, n, a, lda, SIZE, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, first, 0)
+
+
+@native(3)
+def outer_product(gemm, item, workspace):
+    """Some rows and columns of C, summed over pieces of K that fit into the cache."""
+    SIZE, WIDTH, TILE_ROWS = get(gemm, job.SIZE), get(gemm, job.WIDTH), get(gemm, job.TILE_ROWS)
+    M, N, K, chunk, columns = (
+        get(gemm, job.M),
+        get(gemm, job.N),
+        get(gemm, job.K),
+        get(gemm, job.CHUNK),
+        get(gemm, job.COLUMNS),
+    )
+    groups, line, scratch = (blocks(gemm, N) + columns - 1) // columns, WIDTH * SIZE, results()
+    first, block = item // groups * chunk, item % groups * columns
+    n, count = min(chunk, M - first), min(columns, blocks(gemm, N) - block)
+    row, step, factor = get(gemm, job.A_ROW), get(gemm, job.A_STEP), get(gemm, job.FACTOR_ROW)
+    tiles, start = (n + TILE_ROWS - 1) // TILE_ROWS, 0
+    while start < K:
+        depth = min(PIECE, K - start)
+        stride, a = (depth + 1) * line, get(gemm, job.A) + first * row + start * step
+        for j in range(count):
+            units, origin = min(WIDTH, N - (block + j) * WIDTH), get(gemm, job.FACTOR) + (block + j) * line
+            pack(gemm, get(gemm, job.PACK), workspace + j * stride, origin + start * factor, factor, depth, units)
+        if get(gemm, job.SUMS) and block == 0:
+            to = get(gemm, job.SUMS) + first * SIZE
+            call6(get(gemm, job.SUM), to, a, step, depth, n, 1 if start == 0 else 0)
+        done, leaf = 0, get(gemm, job.ADD if start else job.STORE)
+        for i in range(tiles):
+            size = (n - done + tiles - i - 1) // (tiles - i)
+            for j in range(count):
+                unit = (block + j) * WIDTH
+                narrow = 1 if 2 * (N - unit) <= WIDTH else 0
+                key, panel = size * 32 + 2 + narrow, workspace + j * stride
+                call9(get(gemm, job.PRODUCT), key, a + done * row, row, step, depth, panel, stride, scratch, 0)
+                call9(leaf, gemm, unit, N - unit, 0, 0, first + done, 0, scratch, size)
+            done += size
+        start += depth
+
+
+@native(2, Int)
+def gemms(launch, meets):
+    """All of them, one round after another; -> how often the team has met by now."""
+    team = 1 if get(launch, job.ALONE) else ask(get(launch, job.TEAM))
+    stride = job.WALK_SIZE * 8
+    workspace = get(launch, job.WORKSPACE) + ticket(launch, job.MEMBERS) % team * get(launch, job.WORKSPACE_SIZE)
+    for phase in range(get(launch, job.GEMM_PHASES)):
+        if phase:
+            meets += 1
+            meet(launch, team, meets)
+        for g in range(get(launch, job.GEMM_COUNT)):
+            gemm = get(launch, job.GEMMS) + g * stride
+            if get(gemm, job.PHASE) == phase:
+                items = (get(gemm, job.M) + get(gemm, job.CHUNK) - 1) // get(gemm, job.CHUNK)
+                if get(gemm, job.OUTER):
+                    columns = get(gemm, job.COLUMNS)
+                    items *= (blocks(gemm, get(gemm, job.N)) + columns - 1) // columns
+                item = ticket(gemm, job.GEMM_TAKEN)
+                while item < items:
+                    if get(gemm, job.OUTER):
+                        outer_product(gemm, item, workspace)
+                    else:
+                        product_of_chunk(gemm, item, phase)
+                    item = ticket(gemm, job.GEMM_TAKEN)
+    return meets

@@ -1,0 +1,210 @@
+"""A call of the compiled code, made ready once for all calls with the same shapes.
+
+What the kernel is told is one block of 64-bit integers: the launch, the walks, the products. Most of it is the same
+each time; what differs are the addresses of tensors, which `run` fills in.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from . import compiler, job, threads
+from .target import Form
+
+PIECE = 256  # as in recurrence.py
+CHUNK_BYTES = 1 << 18  # of the second cache, for the rows of a product
+MOST_COLUMNS = 16  # blocks of columns of an outer product that are packed at once
+
+
+# The tensors of a call: three, and then as many for each direction.
+WORKSPACE, X, ROWS, D_X, BOUNDS = range(5)
+PER_DIRECTION = 33
+W_IH, W_HH, B_IH, B_HH, W_HR, GATES, EXTRA, RAW, D_PROJECTED, BEFORE = range(10)
+HISTORY, GIVEN, FINAL, CARRY, D_W = 10, 14, 18, 22, 26  # several each
+
+
+def place(direction: int, tensor: int) -> int:
+    """The number of a direction's tensor."""
+    return 5 + direction * PER_DIRECTION + tensor
+
+
+class Program:
+    def __init__(self, form: Form, count: int, *, back: bool) -> None:
+        self.form, self.count, self.back = form, count, back
+        self.kernel = compiler.walk()["plait_walk_backward" if back else "plait_walk_forward"]
+        self.leaves = compiler.leaves(form)
+        self.walks: list[int] = []
+        self.gemms: list[int] = []
+        self.words: list[int] = [0] * job.LAUNCH_SIZE
+        self.slots: list[tuple[int, int, int]] = []  # word, number of the tensor, bytes from its beginning
+        self.inner: list[tuple[int, int]] = []  # word, how far from the block's beginning what it points to is
+        self.workspace = 0  # in numbers
+        self.template: ctypes.Array[ctypes.c_int64]
+
+    # --- writing it
+    def array(self, size: int) -> int:
+        start = len(self.words)
+        self.words += [0] * size
+        return start
+
+    def point(self, word: int, tensor: int, numbers: int = 0) -> None:
+        self.slots.append((word, tensor, numbers * self.form.target.size))
+
+    def reserve(self, word: int, numbers: int) -> None:
+        """Memory for the time of the call."""
+        self.point(word, WORKSPACE, self.workspace)
+        self.workspace += -(-numbers // 64) * 64
+
+    def common(self, at: int) -> None:
+        """What a walk and a product both have."""
+        target, leaves = self.form.target, self.leaves
+        for field, value in (
+            (job.SIZE, target.size),
+            (job.WIDTH, target.width),
+            (job.TILE_ROWS, target.rows),
+            (job.PRODUCT, leaves["plait_product"]),
+            (job.PRODUCT_ON, leaves["plait_product_on"]),
+        ):
+            self.words[at + field] = value
+
+    def walk(self, T: int, B: int, H: int, P: int, reverse: bool) -> int:
+        """One direction."""
+        at, form, leaves, back = self.array(job.WALK_SIZE), self.form, self.leaves, self.back
+        self.walks.append(at)
+        self.common(at)
+        width = form.target.width
+        for field, value in (
+            (job.T, T),
+            (job.B, B),
+            (job.H, H),
+            (job.P, P),
+            (job.REVERSE, reverse),
+            (job.GATE_COUNT, form.G),
+            (job.STATE_COUNT, form.S),
+            (job.EXTRA_COUNT, form.E),
+            (job.SHARED, form.shared),
+            (job.PACK, leaves["plait_pack_columns" if back else "plait_pack_transposed"]),
+            (job.POINTWISE, leaves["plait_backward" if back else "plait_forward"]),
+            (job.ENDING, leaves["plait_finish"]),
+            (job.TOUCH, leaves["plait_touch"]),
+        ):
+            self.words[at + field] = value
+        size = -(-P // width) * (form.G * H + 1) if back else -(-H // width) * form.G * (P + 1)
+        self.reserve(at + job.PANELS, size * width)
+        if form.projected:
+            self.words[at + job.PROJECT] = leaves["plait_d_projected" if back else "plait_projected"]
+            size = -(-H // width) * (P + 1) if back else -(-P // width) * (H + 1)
+            self.reserve(at + job.PROJECTION_PANELS, size * width)
+        return at
+
+    def multiply(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        shape: tuple[int, int, int],
+        *,
+        transposed: bool,
+        bias: int | None = None,
+        phase: int = 0,
+    ) -> None:
+        """C = A B + bias, or C += A B in a later phase, of contiguous matrices; B as (N, K) if transposed."""
+        M, N, K = shape
+        target = self.form.target
+        at = self.gemm(a, b, c, shape)
+        chunk = min(CHUNK_BYTES // (K * target.size), -(-M // (4 * self.count)))
+        for field, value in (
+            (job.CHUNK, max(target.rows, chunk // target.rows * target.rows)),
+            (job.PHASE, phase),
+            (job.A_ROW, K * target.size),
+            (job.A_STEP, target.size),
+            (job.FACTOR_ROW, (K if transposed else N) * target.size),
+            (job.TRANSPOSED, transposed),
+            (job.PACK, self.leaves["plait_pack_transposed" if transposed else "plait_pack_columns"]),
+        ):
+            self.words[at + field] = value
+        self.reserve(at + job.PANELS, -(-N // target.width) * (K + 1) * target.width)
+        if bias is not None:
+            self.point(at + job.BIAS, bias)
+
+    def outer(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        shape: tuple[int, int, int],
+        *,
+        stride: int,
+        row: int = 0,
+        b_row: int = 0,
+        sums: int | None = None,
+    ) -> None:
+        """C = A' B, with a stride between the rows of A; C from `row` on, B from `b_row` on; and the sums of A's rows."""
+        M, N, _ = shape
+        target = self.form.target
+        at = self.gemm(a, b, c, shape, row, b_row)
+        blocks = -(-N // target.width)
+        columns = min(blocks, MOST_COLUMNS)
+        chunk = -(-M // max(1, -(-2 * self.count // -(-blocks // columns))))
+        for field, value in (
+            (job.OUTER, 1),
+            (job.CHUNK, -(-chunk // target.width) * target.width),
+            (job.COLUMNS, columns),
+            (job.A_ROW, target.size),
+            (job.A_STEP, stride * target.size),
+            (job.FACTOR_ROW, N * target.size),
+            (job.PACK, self.leaves["plait_pack_columns"]),
+            (job.SUM, self.leaves["plait_sums"]),
+        ):
+            self.words[at + field] = value
+        if sums is not None:
+            self.point(at + job.SUMS, sums, row)
+        if not self.words[job.WORKSPACE_SIZE]:
+            size = MOST_COLUMNS * (PIECE + 1) * target.width
+            self.words[job.WORKSPACE_SIZE] = size * target.size
+            self.reserve(job.WORKSPACE, self.count * size)
+
+    def gemm(self, a: int, b: int, c: int, shape: tuple[int, int, int], row: int = 0, b_row: int = 0) -> int:
+        at, (M, N, K) = self.array(job.WALK_SIZE), shape
+        self.gemms.append(at)
+        self.common(at)
+        for field, value in (
+            (job.M, M),
+            (job.N, N),
+            (job.K, K),
+            (job.C_ROW, N * self.form.target.size),
+            (job.STORE, self.leaves["plait_store"]),
+            (job.ADD, self.leaves["plait_add"]),
+        ):
+            self.words[at + field] = value
+        self.point(at + job.A, a)
+        self.point(at + job.FACTOR, b, b_row * N)
+        self.point(at + job.C, c, row * N)
+        return at
+
+    def finish(self, bounds: Sequence[int], by_units: bool) -> None:
+        """The walks were written before the products."""
+        self.words[job.WALKS], self.words[job.GEMM_COUNT] = len(self.walks), len(self.gemms)
+        self.words[job.SLICES], self.words[job.BY_UNITS] = len(bounds) - 1, by_units
+        self.inner.append((job.FIRST, 8 * self.walks[0]))
+        if self.gemms:
+            self.inner.append((job.GEMMS, 8 * self.gemms[0]))
+            self.words[job.GEMM_PHASES] = 1 + max(self.words[at + job.PHASE] for at in self.gemms)
+        start = self.array(len(bounds))
+        self.words[start:] = bounds
+        self.inner.append((job.BOUNDS, 8 * start))
+        self.block = ctypes.c_int64 * len(self.words)
+        self.template = self.block(*self.words)
+
+    # --- running it
+    def run(self, tensors: Sequence[Tensor | None]) -> None:
+        """With the tensors in the order in which `place` counts them."""
+        words = self.block.from_buffer_copy(self.template)
+        base = ctypes.addressof(words)
+        for word, target in self.inner:
+            words[word] = base + target
+        addresses = [0 if t is None else t.data_ptr() for t in tensors]
+        for word, tensor, offset in self.slots:
+            words[word] = addresses[tensor] + offset
+        threads.run(self.kernel, words, base, self.count)

@@ -1,0 +1,51 @@
+"""How the threads share a walk: the batch, cut into slices, or the units of every step."""
+
+from typing import Protocol
+
+import torch
+
+from .target import Form
+
+RATE = 40e9  # multiplications with additions a second, of one thread
+BANDWIDTH = 40e9  # bytes a second, of one thread, from the last cache
+CACHE = 1 << 18  # bytes of weights that a nearer one holds
+BARRIER = 1.5e-6  # seconds
+
+
+class Batch(Protocol):
+    """engines.base.Layout, as far as it matters here."""
+
+    B: int
+
+    @property
+    def is_dense(self) -> bool: ...
+    @property
+    def sizes(self) -> list[int]: ...
+
+
+def slices(batch: Batch, walks: int, threads: int) -> list[int]:
+    """Where the batch is cut, all slices the same work, so that every thread has one (of some direction)."""
+    parts = max(1, min(batch.B, -(-threads // walks)))
+    if batch.is_dense:
+        return [batch.B * k // parts for k in range(parts + 1)]
+    alive = torch.tensor(batch.sizes)
+    work = (alive.unsqueeze(1) > torch.arange(batch.B)).sum(0).cumsum(0)  # steps of the sequences up to each
+    cuts = torch.searchsorted(work, torch.arange(1, parts) * int(work[-1]) / parts).tolist()
+    return [0, *cuts, batch.B]
+
+
+def by_units(form: Form, batch: Batch, H: int, walks: int, threads: int) -> bool:
+    """Whether the threads share the units. They meet after each step, which costs BARRIER; but none is idle for lack of
+    sequences, and each reads its own part of the weights only.
+    """
+    blocks, B = -(-H // form.target.width), batch.B
+    if threads == 1 or blocks < threads or form.projected:
+        return False
+    numbers = form.G * H * H
+    row, size = numbers / RATE, numbers * form.target.size
+    stream = size / BANDWIDTH if size > CACHE else 0.0
+    parts = max(1, min(B, -(-threads // walks)))
+    turns = -(-walks * parts // threads)
+    by_batch = turns * max(-(-B // parts) * row, stream)
+    share = -(-blocks // threads) / blocks
+    return walks * share * max(B * row, stream) + BARRIER < by_batch

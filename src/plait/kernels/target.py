@@ -1,0 +1,110 @@
+"""The CPU at hand: how wide its vectors are, how many registers it has, and what it is called."""
+
+import platform
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from ..cells import Cell
+from ..cells.trace import trace
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    features: tuple[str, ...]  # those that it has, sorted
+    machine: str
+
+    @property
+    def vector_bytes(self) -> int:
+        if "avx512f" in self.features:
+            return 64
+        return 32 if "avx" in self.features else 16
+
+    @property
+    def registers(self) -> int:
+        return 32 if "avx512f" in self.features or self.machine in ("aarch64", "arm64") else 16
+
+
+@cache
+def host() -> Host:
+    found = llvm.get_host_cpu_features()
+    return Host(llvm.get_host_cpu_name(), tuple(sorted(k for k, v in found.items() if v)), platform.machine())
+
+
+@dataclass(frozen=True)
+class Target:
+    """The shape of the generated code: `rows` x 2 vectors of `lanes` numbers are the register tile."""
+
+    double: bool
+    lanes: int
+    rows: int
+    vectors: int = 2
+
+    @classmethod
+    def of(cls, double: bool, machine: Host | None = None) -> "Target":
+        machine = machine or host()
+        # 2 vectors of accumulators per row; what is left holds a panel's two vectors and a broadcast number
+        return cls(double, machine.vector_bytes // (8 if double else 4), (machine.registers - 4) // 2)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number."""
+        return 8 if self.double else 4
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel: units that are computed together."""
+        return self.vectors * self.lanes
+
+    @cached_property
+    def number(self) -> ir.Type:
+        return ir.DoubleType() if self.double else ir.FloatType()
+
+    @cached_property
+    def vector(self) -> ir.VectorType:
+        return ir.VectorType(self.number, self.lanes)
+
+    @property
+    def suffix(self) -> str:
+        """How LLVM's intrinsics call this vector."""
+        return f"v{self.lanes}f{8 * self.size}"
+
+    def panels(self, rows: int) -> int:
+        """How many panels a tile of so few rows takes at once, to keep the multipliers busy: a power of two."""
+        return 1 << ((self.rows // rows).bit_length() - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A cell as a kernel sees it: one object for each cell and kind of number, compared by identity.
+
+    The gates' buffer is used three times over: for wx, for what is saved, for d_wx.
+    """
+
+    cell: Cell
+    dt: float
+    target: Target
+    projected: bool = False
+
+    @cached_property
+    def G(self) -> int:
+        return len(self.cell.gates)
+
+    @cached_property
+    def S(self) -> int:
+        return len(self.cell.states)
+
+    @cached_property
+    def shared(self) -> int:
+        return trace(self.cell, self.dt).shared
+
+    @cached_property
+    def E(self) -> int:
+        """Columns of H beside the gates': for what else is saved, and for each d_rh that is not d_wx."""
+        return max(len(self.cell.saved) - self.G, self.G - self.shared)
