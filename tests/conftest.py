@@ -1,9 +1,12 @@
 import os
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+
+from plait import cli
 
 # What the commands print is looked at as on a narrow terminal.
 os.environ.setdefault("COLUMNS", "80")
@@ -20,3 +23,35 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a command that is not told otherwise makes its run folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def plait(empty_folder: Path, monkeypatch, capsys):
+    """Runs a command in an empty folder -> exit code, stdout, stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["plait", *args])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(plait, empty_folder: Path):
+    """A command that must be refused: exit code 2, one sentence, no traceback, and nothing left behind."""
+
+    def run(*args: str) -> str:
+        before = sorted(p for p in empty_folder.rglob("*"))
+        code, out, err = plait(*args)
+        assert code == 2, (out, err)
+        assert out == ""
+        assert "Traceback" not in err
+        assert err.startswith("plait: ")
+        assert err.count("\n") == 1
+        assert sorted(p for p in empty_folder.rglob("*")) == before
+        return err
+
+    return run

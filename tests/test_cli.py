@@ -15,43 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from plait import cli
 from plait.training.run import Run
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
 QUICK = ("--epochs", "2", "--hidden", "4")
-
-
-@pytest.fixture
-def plait(empty_folder: Path, monkeypatch, capsys):
-    """Runs a command in an empty folder -> exit code, stdout, stderr."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["plait", *args])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return run
-
-
-@pytest.fixture
-def refused(plait, empty_folder: Path):
-    """A command that must be refused: exit code 2, one sentence, no traceback, and nothing left behind."""
-
-    def run(*args: str) -> str:
-        before = sorted(p for p in empty_folder.rglob("*"))
-        code, out, err = plait(*args)
-        assert code == 2, (out, err)
-        assert out == ""
-        assert "Traceback" not in err
-        assert err.startswith("plait: ")
-        assert err.count("\n") == 1
-        assert sorted(p for p in empty_folder.rglob("*")) == before
-        return err
-
-    return run
 
 
 # --- what works ----------------------------------------------------------------------------------------------------
@@ -96,7 +63,14 @@ def test_a_csv_of_ones_own(plait, empty_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["train", "forecast", "--help"], ["bench", "--help"], ["check", "--help"]]
+    "args",
+    [
+        ["--help"],
+        ["train", "forecast", "--help"],
+        ["bench", "--help"],
+        ["bench", "layers", "--help"],
+        ["check", "--help"],
+    ],
 )
 def test_help_is_quick_because_it_does_without_torch(args: list[str]) -> None:
     code = f"import sys; sys.argv = ['plait', *{args!r}]; from plait.cli import app; app(standalone_mode=False)"

@@ -4,7 +4,6 @@ The first derivative comes from the engine. Higher ones (`create_graph=True`) di
 the same step runs.
 """
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -109,10 +108,13 @@ def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float =
     return torch.cat(rows, 1), *finals
 
 
+NOTHING = nullcontext()
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """The engines have one precision: that of the weights."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else NOTHING
 
 
 def no_vmap(engine: str) -> PlaitError:
@@ -136,6 +138,11 @@ class Traced:
 
 class Recurrence(torch.autograd.Function):
     """(traced, x, *tensors) -> rows, *last states"""
+
+    @classmethod
+    def plainly(cls, *args: Any) -> Any:
+        """`apply` outside of torch.func's transforms."""
+        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -176,9 +183,6 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
         raise no_vmap(traced.call.engine)
-
-
-Recurrence.forward.__signature__ = inspect.signature(Recurrence.forward)  # type: ignore[attr-defined]  # torch asks each time
 
 
 @dataclass(frozen=True)
@@ -250,8 +254,11 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    result: tuple[Tensor, ...] = Recurrence.apply(Traced(call), x, *tensors)
+    # Function.apply inspects the signature of forward at each call, for functorch's sake: a tenth of a small step
+    apply = Recurrence.apply if in_functorch() else Recurrence.plainly
+    result: tuple[Tensor, ...] = apply(Traced(call), x, *tensors)
     return result
 
 
+in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 _undisturbed: Callable[..., tuple[Tensor, ...]] | None = None

@@ -26,6 +26,10 @@ Threads = Annotated[int | None, typer.Option(help="Threads for torch.  (default:
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result there too; - prints only it.")
 ]
+Repeats = Annotated[int, typer.Option(help="Measurements of each contender, at least 5.")]
+Cells = Annotated[str, typer.Option(help="Of lstm, gru and rnn, with commas.")]
+Engine = Annotated[str, typer.Option(help="What runs plait's layers; see `plait engines`.")]
+SHAPES = "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces."
 Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default: runs/TASK-N)")]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, with its own settings.")]
 
@@ -142,7 +146,7 @@ def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
 @bench_app.command("loop")
 def bench_loop(
     steps: Annotated[int, typer.Option(help="Steps in one measurement.")] = 400,
-    repeats: Annotated[int, typer.Option(help="Measurements of each contender, at least 5.")] = 9,
+    repeats: Repeats = 9,
     seed: Seed = 0,
     threads: Threads = None,
     json: Json = None,
@@ -150,4 +154,87 @@ def bench_loop(
     """What does the training loop cost a step, beyond forward, backward and optimizer?"""
     from . import commands
 
-    commands.bench_loop(steps, repeats, seed, commands.Output(json), threads)
+    commands.bench("loop", commands.Output(json), threads, steps=steps, repeats=repeats, seed=seed)
+
+
+@bench_app.command("layers")
+def bench_layers(
+    shapes: Annotated[str | None, typer.Option(help=f"{SHAPES}  (default: ten from small to large)")] = None,
+    cells: Cells = "lstm,gru,rnn",
+    random: Annotated[int | None, typer.Option(metavar="N", help="Draw so many shapes, and print the worst.")] = None,
+    engine: Engine = "auto",
+    input_gradient: Annotated[bool, typer.Option("--input-gradient", help="The gradient of the input, too.")] = False,
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """How much faster is a training step of plait's layers than of torch.nn's?"""
+    from . import commands
+
+    options = {"shapes": shapes, "cells": cells, "random": random, "engine": engine, "input_gradient": input_gradient}
+    commands.bench("layers", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("batch")
+def bench_batch(
+    size: Annotated[int, typer.Option(help="Units, and inputs, while the batch grows.")] = 256,
+    cell: Annotated[str, typer.Option(help="lstm, gru or rnn.")] = "rnn",
+    engine: Engine = "auto",
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """What does a training step cost, by the size of the batch and by the size of the layer?"""
+    from . import commands
+
+    options = {"size": size, "cell": cell, "engine": engine}
+    commands.bench("batch", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("phases")
+def bench_phases(
+    shapes: Annotated[str, typer.Option(help=SHAPES)] = "32,128,64,64,1",
+    cells: Cells = "lstm",
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Where does a training step of engine fused spend its time?"""
+    from . import commands
+
+    options = {"shapes": shapes, "cells": cells}
+    commands.bench("phases", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("schedule")
+def bench_schedule(
+    cell: Annotated[str, typer.Option(help="rnn, rnn_relu, lstm, gru or implicit_gru.")] = "rnn",
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 1000,
+    size: Annotated[int, typer.Option(help="Inputs, and units.")] = 1000,
+    steps: Annotated[int, typer.Option(help="Steps of a sequence.")] = 10,
+    repeats: Repeats = 5,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """What does each decision about the loops buy? With the default sizes this takes about half an hour."""
+    from . import commands
+
+    options = {"cell": cell, "batch": batch, "size": size, "steps": steps}
+    commands.bench("schedule", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("functions")
+def bench_functions(
+    bound: Annotated[float, typer.Option(help="From minus this to this.")] = 20.0,
+    step: Annotated[int, typer.Option(help="Every so manieth float32.")] = 1,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """How exact are tanh and sigmoid in the float32 kernels? Every number of a range, in about two minutes."""
+    from . import commands
+
+    commands.bench("functions", commands.Output(json), threads, bound=bound, step=step)

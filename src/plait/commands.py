@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -263,8 +264,9 @@ def check(seed: int, output: Output, threads: int | None) -> int:
     return 1 if failed else 0
 
 
-def bench_loop(steps: int, repeats: int, seed: int, output: Output, threads: int | None) -> None:
-    from .bench import loop, report
+def bench(name: str, output: Output, threads: int | None, **options: Any) -> None:
+    """A benchmark is a module of bench with one `measure`."""
+    from .bench import report
 
     set_threads(threads)
-    report.show(loop.measure(steps, repeats, seed), output)
+    report.show(import_module(f".bench.{name}", __package__).measure(**options), output)

@@ -110,7 +110,7 @@ def measure(steps: int, repeats: int, seed: int) -> Report:
         rows.append({**row, "checkpoint ms": checkpoint.median})
     return Report(
         "What does the loop cost a step, in ms, beyond forward, backward, validation and optimizer?",
-        ("task", "step ms", "loop ms", "low", "high", "checkpoint ms"),
+        [("task", "step ms", "loop ms", "low", "high", "checkpoint ms")],
         rows,
         ["loop: sums, clock, sampler, history, best weights; a checkpoint is written every 10 s (--save-every)."],
     )

@@ -1,24 +1,31 @@
-"""What every benchmark prints and writes: its question, its environment, its rows."""
+"""How every benchmark takes its times, and what it prints and writes: its question, its environment, its rows."""
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from .. import __version__
+from ..errors import at_least
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Report:
     question: str
-    columns: Sequence[str]  # keys of a row, as they are printed
+    tables: Sequence[Sequence[str]]  # each the keys it prints, of those rows that have them
     rows: Sequence[Mapping[str, Any]]
     remarks: Sequence[str] = ()
+    printed: int | None = None  # so many of the rows; all of them are written
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,57 @@ class Printer(Protocol):
     def line(self, text: str = "") -> None: ...
     def table(self, header: list[str], rows: list[list[str]]) -> None: ...
     def result(self, value: dict[str, Any]) -> None: ...
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    *,
+    warm: bool = True,
+    least: float = 0.05,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds that a call takes, once per repeat, measured over at least about `least` seconds.
+
+    The contenders take turns, there and back (A B C, C B A), so that what disturbs one of them disturbs its neighbours.
+    `warm`: each is called once before anything is measured, for that call compiles, or fills caches.
+    """
+    at_least("repeats", repeats, 5)
+    calls = {}
+    for name, call in contenders.items():
+        if warm:
+            call()
+        calls[name] = enough(call, least, clock)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for k in range(repeats):
+        for name in list(contenders)[:: -1 if k % 2 else 1]:
+            call, start = contenders[name], clock()
+            for _ in range(calls[name]):
+                call()
+            seconds[name].append((clock() - start) / calls[name])
+    return seconds
+
+
+def enough(call: Callable[[], Any], least: float, clock: Callable[[], float]) -> int:
+    """How many calls take that long; a slow one is called once."""
+    count, start = 0, clock()
+    while clock() - start < least:
+        call()
+        count += 1
+    return count
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
+    """How many times faster ours is: the median and the quartiles of the ratios, pair by pair."""
+    return timing([a / b for a, b in zip(theirs, ours, strict=True)])
+
+
+def tracked(items: Sequence[Item]) -> Iterator[Item]:
+    """The items, and a bar on a terminal; it moves between two of them only, not while one is measured."""
+    console = Console(stderr=True)
+    bar = Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
+    with bar:
+        yield from bar.track(items, description="measuring")
 
 
 def timing(values: Sequence[float]) -> Timing:
@@ -67,11 +125,21 @@ def show(report: Report, output: Printer) -> None:
     where = environment()
     output.line(report.question)
     output.line(", ".join(f"{k} {v}" for k, v in where.items()))
-    output.table(list(report.columns), [[text(row[c]) for c in report.columns] for row in report.rows])
+    for columns in report.tables:
+        rows = [row for row in report.rows[: report.printed] if row.keys() >= set(columns)]
+        output.table(list(columns), [[text(row[c]) for c in columns] for row in rows])
+        output.line()
     for remark in report.remarks:
         output.line(remark)
     output.result({"environment": where, **asdict(report)})
 
 
 def text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    size = abs(value)
+    if 0 < size < 1e-3 or size >= 1e7:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if 0 < size < 1 else f"{value:.0f}" if size >= 1e4 else f"{value:.4g}"

@@ -226,8 +226,9 @@ class Engine(ABC):
         history = [self.empty(like, B + N, P if k == 0 else H) for k in range(len(cell.states))]
         return history if w.w_hr is None else [*history, self.empty(like, N, H)]
 
-    def empty(self, like: Tensor, *shape: int) -> Tensor:
-        return like.new_empty(shape)
+    @staticmethod
+    def empty(like: Tensor, rows: int, columns: int) -> Tensor:
+        return like.new_empty(rows, columns)
 
     # The whole-sequence part, which is the same for all engines but for what does these.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:

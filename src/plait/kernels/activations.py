@@ -41,7 +41,7 @@ class Single:
     def tanh(x: Vector) -> Vector:
         x = x.clip(-LIMIT32, LIMIT32)
         s = x * x
-        result: Vector = x * horner(s, P32) / horner(s, Q32)
+        result: Vector = x * (horner(s, P32) / horner(s, Q32))  # in this order the smallest x does not vanish
         return result
 
     @staticmethod

@@ -24,6 +24,15 @@ _lock = threading.RLock()
 _engines: list[Any] = []  # what they hold must stay where it is
 
 
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # whoever held it stayed behind
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class Addresses(dict[str, int]):
     """Name of a function -> where it is."""
 

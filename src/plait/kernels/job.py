@@ -13,7 +13,7 @@ GEMMS = 8  # address of the products before or after the walks
 GEMM_COUNT, GEMM_PHASES = 9, 10  # how many, in how many rounds that wait for one another
 WORKSPACE, WORKSPACE_SIZE = 11, 12  # address of every thread's own memory, bytes of each
 PREPARED, TAKEN, MEMBERS = 16, 17, 18  # tickets
-ARRIVED = 32
+ARRIVED, PREPARED_DONE, TAKEN_DONE = 32, 33, 34
 LAUNCH_SIZE = 48
 
 # --- a walk: one direction of a layer. Addresses of matrices of rows, unless it says otherwise.
@@ -36,13 +36,17 @@ FINISH = 18  # backward: d_ of the initial h is wanted
 GATE_COUNT, STATE_COUNT, EXTRA_COUNT, SHARED = 19, 20, 21, 22
 SIZE, WIDTH, TILE_ROWS = 23, 24, 25  # bytes of a number, units of a block, rows of a tile
 PACK, PRODUCT, PRODUCT_ON, POINTWISE, PROJECT, ENDING, TOUCH = 26, 27, 28, 29, 30, 31, 32
-MOST_STATES = 4
+MOST_STATES, MOST_GATES = 4, 8
 STATES = 33  # per state (N, .)
 INITIAL = STATES + MOST_STATES  # per state (B, .)
 GIVEN = INITIAL + MOST_STATES  # per state (B, .), or 0 for zeros: what INITIAL (forward) or CARRY (backward) start from
 CARRY = GIVEN + MOST_STATES  # per state (B, .): d_ of the state, on its way back
 FINAL = CARRY + MOST_STATES  # per state (B, .): each sequence's last one
-WALK_SIZE = 60
+ROW_CHUNK = FINAL + MOST_STATES  # rows that are computed together, 0 for all
+APART = ROW_CHUNK + 1  # where all products of a step go before the element-wise work begins, 0: it begins with each
+WITHIN = APART + 1  # the product that is computed step by step, with the walk: projection, or d_x. 0: none
+LANES = WITHIN + 1  # columns for which a tile of one vector is enough; 0 if all tiles have but one
+WALK_SIZE = 64
 
 # --- a product of whole-sequence matrices, C (M, N) = A (M, K) B (K, N). The leaves are where a walk has them.
 M, N, K = 0, 1, 2
@@ -57,4 +61,5 @@ CHUNK = 16  # rows of C that are computed together
 COLUMNS = 17  # OUTER: blocks of columns that are
 PHASE = 18
 STORE, ADD, SUM = POINTWISE, PROJECT, ENDING
-GEMM_TAKEN = 56
+GEMM_TAKEN, GEMM_DONE = 60, 61
+UNITED = 19  # the walk does it

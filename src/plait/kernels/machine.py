@@ -108,16 +108,20 @@ flush_denormals = emitted(0, _flush, returns=True)  # -> the mode before. Elsewh
 restore_denormals = emitted(1, _restore)
 
 
-@native(3)
-def meet(launch, team, count):
-    """Waits for the whole team, for the count-th time. Spins briefly, then yields to whoever needs the core."""
-    if team == 1:
-        return
-    ticket(launch, job.ARRIVED)
+@native(4)
+def wait(launch, address, index, count):
+    """Until the counter has come so far. Spins briefly, then yields to whoever needs the core."""
     spins = 0
-    while look(launch, job.ARRIVED) < count * team:
+    while look(address, index) < count:
         spins += 1
-        if spins < SPINS:
+        if spins < SPINS or get(launch, job.ALONE):
             pause()
         else:
             ask(get(launch, job.YIELD))
+
+
+@native(3)
+def meet(launch, team, count):
+    """Waits for the whole team, for the count-th time."""
+    ticket(launch, job.ARRIVED)
+    wait(launch, launch, job.ARRIVED, count * team)

@@ -1,7 +1,6 @@
 """Large matrices on large pages: the first touch of fresh memory otherwise costs more than the arithmetic on it."""
 
 import ctypes
-import math
 import sys
 from functools import cache
 from typing import Any
@@ -22,10 +21,10 @@ def madvise() -> Any:
     return function
 
 
-def empty(like: Tensor, *shape: int) -> Tensor:
-    """like.new_empty(shape); the system is asked for large pages, and may refuse."""
-    tensor = like.new_empty(shape)
-    if math.prod(shape) >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
+def empty(like: Tensor, rows: int, columns: int) -> Tensor:
+    """like.new_empty(rows, columns); the system is asked for large pages, and may refuse."""
+    tensor = like.new_empty(rows, columns)
+    if rows * columns >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
         start = tensor.data_ptr()
         first, last = -(-start // HUGE) * HUGE, (start + tensor.nbytes) // HUGE * HUGE
         advise(first, last - first, MADV_HUGEPAGE)

@@ -4,12 +4,12 @@ numba compiles this once, for all cells; the arithmetic is in the leaves (leaves
 """
 
 from . import job
-from .machine import Int, ask, call6, call9, copy, get, meet, memory, native, ticket, zero
+from .machine import Int, call6, call9, copy, get, memory, native, ticket, wait, zero
 
 PIECE = 256  # of a long sum: what of a panel stays in the first cache
 GROUP = 4  # the most blocks of columns that are computed together
-MOST_GATES, MOST_TILE = 8, 14 * 128  # of a cell; bytes of a tile's results
-results = memory(GROUP * MOST_GATES * MOST_TILE // 8)
+MOST_TILE = 14 * 128  # bytes of a tile's results
+results = memory(GROUP * job.MOST_GATES * MOST_TILE // 8)
 
 
 @native(2, Int)
@@ -17,51 +17,100 @@ def blocks(walk, columns):
     return (columns + get(walk, job.WIDTH) - 1) // get(walk, job.WIDTH)
 
 
+@native(14)
+def tile(walk, size, panels, narrow, a, lda, step, depth, more, ldm, more_depth, panel, stride, scratch):
+    """One tile of rows times any number of panels."""
+    SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
+    slot, some, most = TILE_ROWS * WIDTH * SIZE, 0, 1
+    while most * 2 * size <= TILE_ROWS:
+        most *= 2
+    while some < panels:
+        while most > panels - some:
+            most //= 2
+        key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
+        if a:
+            call9(get(walk, job.PRODUCT), key, a, lda, step, depth, at, stride, to, 0)
+            if more_depth:
+                at += depth * WIDTH * SIZE
+                call9(get(walk, job.PRODUCT_ON), key, more, ldm, step, more_depth, at, stride, to, 0)
+        else:
+            zero(to, most * slot)
+        some += most
+
+
+@native(19)
+def chunk_of_rows(
+    walk,
+    n,
+    a,
+    lda,
+    step,
+    depth,
+    more,
+    ldm,
+    more_depth,
+    panels,
+    each,
+    columns,
+    leaf,
+    block,
+    last,
+    olds,
+    r,
+    row,
+    sequence,
+):
+    SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
+    slot, stride = TILE_ROWS * WIDTH * SIZE, (depth + more_depth + 1) * WIDTH * SIZE
+    scratch, apart, begin = results(), get(walk, job.APART), block
+    tiles = (n + TILE_ROWS - 1) // TILE_ROWS
+    group = 4 if n == 1 else 2 if n < 4 else 1  # few rows: more panels at once, to keep the multipliers busy
+    full = 2 * (n // tiles) > TILE_ROWS
+    for phase in range(2 if apart else 1):
+        block = begin
+        while block < last:
+            count = min(group, last - block)
+            panel = panels + block * each * stride
+            narrow = 1 if full and count == 1 and columns - block * WIDTH <= get(walk, job.LANES) else 0
+            done = 0
+            for i in range(tiles):
+                size = (n - done + tiles - i - 1) // (tiles - i)
+                if apart:
+                    scratch = apart + ((sequence + i) * blocks(walk, columns) + block) * each * slot
+                elif get(walk, job.TOUCH) and leaf == get(walk, job.POINTWISE):
+                    for j in range(count):
+                        unit = (block + j) * WIDTH
+                        call9(get(walk, job.TOUCH), walk, unit, columns - unit, 0, 0, row + done, 0, 0, size)
+                if phase == 0:
+                    tile(
+                        walk, size, count * each, narrow, a + done * lda if a else 0, lda, step, depth,
+                        more + done * ldm, ldm, more_depth, panel, stride, scratch,
+                    )  # fmt: skip
+                if phase == 1 or not apart:
+                    for j in range(count):
+                        at, unit = scratch + j * each * slot, (block + j) * WIDTH
+                        call9(leaf, walk, unit, columns - unit, olds, r + done, row + done, sequence + done, at, size)
+                done += size
+            block += count
+
+
 @native(18)
 def rows(
     walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
 ):
-    """n rows at `a`, going on at `more`, times the panels of some blocks, `each` a block: the leaf gets the results."""
-    SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
-    scratch, slot = results(), TILE_ROWS * WIDTH * SIZE
-    stride = (depth + more_depth + 1) * WIDTH * SIZE
-    tiles = (n + TILE_ROWS - 1) // TILE_ROWS
-    group = 4 if n == 1 else 2 if n < 4 else 1  # few rows: more panels at once, to keep the multipliers busy
-    full = 2 * (n // tiles) > TILE_ROWS
-    while block < last:
-        count = min(group, last - block)
-        panel = panels + block * each * stride
-        narrow = 1 if full and count == 1 and 2 * (columns - block * WIDTH) <= WIDTH else 0
-        done = 0
-        for i in range(tiles):
-            size = (n - done + tiles - i - 1) // (tiles - i)
-            most = 1
-            while most * 2 * size <= TILE_ROWS:
-                most *= 2
-            if leaf == get(walk, job.POINTWISE) and get(walk, job.TOUCH):
-                for j in range(count):
-                    unit = (block + j) * WIDTH
-                    call9(get(walk, job.TOUCH), walk, unit, columns - unit, 0, 0, row + done, 0, 0, size)
-            some = 0
-            while some < count * each:
-                while most > count * each - some:
-                    most //= 2
-                key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
-                if a:
-                    call9(get(walk, job.PRODUCT), key, a + done * lda, lda, step, depth, at, stride, to, 0)
-                    if more_depth:
-                        at += depth * WIDTH * SIZE
-                        call9(
-                            get(walk, job.PRODUCT_ON), key, more + done * ldm, ldm, step, more_depth, at, stride, to, 0
-                        )
-                else:
-                    zero(to, most * slot)
-                some += most
-            for j in range(count):
-                at, unit = scratch + j * each * slot, (block + j) * WIDTH
-                call9(leaf, walk, unit, columns - unit, olds, done, row + done, sequence + done, at, size)
-            done += size
-        block += count
+    """n rows at `a`, going on at `more`, times the panels of some blocks, `each` a block: the leaf gets the results.
+
+    `olds` and `row` belong to the first of them: where its old states are, and where the leaf's matrices have it.
+    """
+    chunk, done = get(walk, job.ROW_CHUNK), 0
+    while done < n:
+        some = min(n - done, chunk) if chunk else n
+        at, rest = a + done * lda if a else 0, more + done * ldm
+        chunk_of_rows(
+            walk, some, at, lda, step, depth, rest, ldm, more_depth, panels, each, columns, leaf, block, last, olds,
+            done, row + done, sequence + done,
+        )  # fmt: skip
+        done += some
 
 
 @native(7)
@@ -94,6 +143,14 @@ def product_of_chunk(gemm, item, add):
 
 
 @native(3)
+def product_of_step(gemm, row, n):
+    """n rows of C from `row` on, all columns."""
+    N, K, SIZE, lda = get(gemm, job.N), get(gemm, job.K), get(gemm, job.SIZE), get(gemm, job.A_ROW)
+    a, panels, leaf = get(gemm, job.A) + row * lda, get(gemm, job.PANELS), get(gemm, job.STORE)
+    rows(gemm, n, a, lda, SIZE, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, row, 0)
+
+
+@native(3)
 def outer_product(gemm, item, workspace):
     """Some rows and columns of C, summed over pieces of K that fit into the cache."""
     SIZE, WIDTH, TILE_ROWS = get(gemm, job.SIZE), get(gemm, job.WIDTH), get(gemm, job.TILE_ROWS)
@@ -123,7 +180,7 @@ def outer_product(gemm, item, workspace):
             size = (n - done + tiles - i - 1) // (tiles - i)
             for j in range(count):
                 unit = (block + j) * WIDTH
-                narrow = 1 if 2 * (N - unit) <= WIDTH else 0
+                narrow = 1 if N - unit <= get(gemm, job.LANES) else 0
                 key, panel = size * 32 + 2 + narrow, workspace + j * stride
                 call9(get(gemm, job.PRODUCT), key, a + done * row, row, step, depth, panel, stride, scratch, 0)
                 call9(leaf, gemm, unit, N - unit, 0, 0, first + done, 0, scratch, size)
@@ -131,28 +188,36 @@ def outer_product(gemm, item, workspace):
         start += depth
 
 
-@native(2, Int)
-def gemms(launch, meets):
-    """All of them, one round after another; -> how often the team has met by now."""
-    team = 1 if get(launch, job.ALONE) else ask(get(launch, job.TEAM))
+@native(1, Int)
+def items_of(gemm):
+    """Into how many pieces of work a product is cut."""
+    items = (get(gemm, job.M) + get(gemm, job.CHUNK) - 1) // get(gemm, job.CHUNK)
+    if get(gemm, job.UNITED):
+        return 0
+    if get(gemm, job.OUTER):
+        columns = get(gemm, job.COLUMNS)
+        items *= (blocks(gemm, get(gemm, job.N)) + columns - 1) // columns
+    return items
+
+
+@native(2)
+def gemms(launch, team):
+    """All of them, one round after another. Nobody waits for a thread that has not begun: only for work to be done."""
     stride = job.WALK_SIZE * 8
     workspace = get(launch, job.WORKSPACE) + ticket(launch, job.MEMBERS) % team * get(launch, job.WORKSPACE_SIZE)
     for phase in range(get(launch, job.GEMM_PHASES)):
-        if phase:
-            meets += 1
-            meet(launch, team, meets)
         for g in range(get(launch, job.GEMM_COUNT)):
             gemm = get(launch, job.GEMMS) + g * stride
             if get(gemm, job.PHASE) == phase:
-                items = (get(gemm, job.M) + get(gemm, job.CHUNK) - 1) // get(gemm, job.CHUNK)
-                if get(gemm, job.OUTER):
-                    columns = get(gemm, job.COLUMNS)
-                    items *= (blocks(gemm, get(gemm, job.N)) + columns - 1) // columns
-                item = ticket(gemm, job.GEMM_TAKEN)
+                items, item = items_of(gemm), ticket(gemm, job.GEMM_TAKEN)
                 while item < items:
                     if get(gemm, job.OUTER):
                         outer_product(gemm, item, workspace)
                     else:
                         product_of_chunk(gemm, item, phase)
+                    ticket(gemm, job.GEMM_DONE)
                     item = ticket(gemm, job.GEMM_TAKEN)
-    return meets
+        for g in range(get(launch, job.GEMM_COUNT)):
+            gemm = get(launch, job.GEMMS) + g * stride
+            if get(gemm, job.PHASE) == phase:
+                wait(launch, gemm, job.GEMM_DONE, items_of(gemm))

@@ -63,6 +63,8 @@ class Program:
             (job.SIZE, target.size),
             (job.WIDTH, target.width),
             (job.TILE_ROWS, target.rows),
+            (job.LANES, target.lanes if target.vectors > 1 else 0),
+            (job.ROW_CHUNK, target.chunk),
             (job.PRODUCT, leaves["plait_product"]),
             (job.PRODUCT_ON, leaves["plait_product_on"]),
         ):
@@ -92,6 +94,9 @@ class Program:
             self.words[at + field] = value
         size = -(-P // width) * (form.G * H + 1) if back else -(-H // width) * form.G * (P + 1)
         self.reserve(at + job.PANELS, size * width)
+        if form.target.apart:
+            columns = -(-P // width) if back else -(-H // width) * form.G
+            self.reserve(at + job.APART, B * form.target.rows * columns * width)
         if form.projected:
             self.words[at + job.PROJECT] = leaves["plait_d_projected" if back else "plait_projected"]
             size = -(-H // width) * (P + 1) if back else -(-P // width) * (H + 1)
@@ -140,7 +145,7 @@ class Program:
         b_row: int = 0,
         sums: int | None = None,
     ) -> None:
-        """C = A' B, with a stride between the rows of A; C from `row` on, B from `b_row` on; and the sums of A's rows."""
+        """C = A' B and the sums of A's rows. A has `stride` numbers a row; C begins with `row`, B with `b_row`."""
         M, N, _ = shape
         target = self.form.target
         at = self.gemm(a, b, c, shape, row, b_row)
@@ -164,6 +169,11 @@ class Program:
             size = MOST_COLUMNS * (PIECE + 1) * target.width
             self.words[job.WORKSPACE_SIZE] = size * target.size
             self.reserve(job.WORKSPACE, self.count * size)
+
+    def unite(self, direction: int) -> None:
+        """The last product is computed by the walk, step by step."""
+        self.words[self.gemms[-1] + job.UNITED] = 1
+        self.inner.append((self.walks[direction] + job.WITHIN, 8 * self.gemms[-1]))
 
     def gemm(self, a: int, b: int, c: int, shape: tuple[int, int, int], row: int = 0, b_row: int = 0) -> int:
         at, (M, N, K) = self.array(job.WALK_SIZE), shape

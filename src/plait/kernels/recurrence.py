@@ -6,8 +6,22 @@ first of it.
 """
 
 from . import job
-from .machine import Int, ask, copy, flush_denormals, get, meet, memory, native, put, restore_denormals, ticket, zero
-from .products import blocks, gemms, pack, pack_block, rows
+from .machine import (
+    Int,
+    ask,
+    copy,
+    flush_denormals,
+    get,
+    meet,
+    memory,
+    native,
+    put,
+    restore_denormals,
+    ticket,
+    wait,
+    zero,
+)
+from .products import blocks, gemms, pack, pack_block, product_of_step, rows
 
 addresses = memory(job.MOST_STATES)
 
@@ -59,6 +73,8 @@ def step_forward(walk, s, lo, hi, block, last):
     n = live(walk, t, lo, hi)
     m = min(n, live(walk, before, lo, hi))  # these go on, the others start here
     row, panels, leaf = first_row(walk, t) + lo, get(walk, job.PANELS), get(walk, job.POINTWISE)
+    if get(walk, job.WITHIN) and n:
+        product_of_step(get(walk, job.WITHIN), row, n)
     if m:
         states_at(walk, olds, job.STATES, first_row(walk, before) + lo)
         rows(walk, m, get(olds, 0), P * SIZE, SIZE, P, 0, 0, 0, panels, G, H, leaf, block, last, olds, row, lo)
@@ -153,6 +169,8 @@ def step_backward(walk, s, lo, hi, block, last):
             panels, every = get(walk, job.PROJECTION_PANELS), blocks(walk, H)
             rows(walk, end - r, a, P * SIZE, SIZE, P, 0, 0, 0, panels, 1, H, leaf, 0, every, olds, row, lo + r)
         r = end
+    if get(walk, job.WITHIN) and n:
+        product_of_step(get(walk, job.WITHIN), first_row(walk, t) + lo, n)
 
 
 @native(5)
@@ -209,6 +227,7 @@ def prepare_all(launch, back):
     item, passed = ticket(launch, job.PREPARED), walks * items
     while item < passed:
         prepare(first + item % walks * stride, back, item // walks)
+        ticket(launch, job.PREPARED_DONE)
         item = ticket(launch, job.PREPARED)
     for g in range(get(launch, job.GEMM_COUNT)):
         gemm = get(launch, job.GEMMS) + g * stride
@@ -216,61 +235,70 @@ def prepare_all(launch, back):
             count = blocks(gemm, get(gemm, job.N))
             while item < passed + count:
                 pack_block(gemm, item - passed)
+                ticket(launch, job.PREPARED_DONE)
                 item = ticket(launch, job.PREPARED)
             passed += count
+    wait(launch, launch, job.PREPARED_DONE, passed)
 
 
-@native(4, Int)
-def walk_all(launch, back, team, meets):
-    walks, first, stride = get(launch, job.WALKS), get(launch, job.FIRST), job.WALK_SIZE * 8
-    by_units, slices, every = (
-        get(launch, job.BY_UNITS),
-        get(launch, job.SLICES),
-        blocks(first, get(first, job.P if back else job.H)),
-    )
-    lo, hi, block, last = 0, get(first, job.B), 0, every
-    item = ticket(launch, job.TAKEN)
-    if by_units:
-        block, last = every * item // team, every * (item + 1) // team
-    while by_units or item < walks * slices:
-        some = walks if by_units else 1
-        if not by_units:
-            lo, hi = get(get(launch, job.BOUNDS), item // walks), get(get(launch, job.BOUNDS), item // walks + 1)
-        for s in range(get(first, job.T)):
-            for w in range(some):
-                walk = first + (w if by_units else item % walks) * stride
-                if back:
-                    step_backward(walk, s, lo, hi, block, last)
-                else:
-                    step_forward(walk, s, lo, hi, block, last)
-            if by_units:
-                meets += 1
-                meet(launch, team, meets)
+@native(6)
+def walk_steps(walk, back, lo, hi, block, last):
+    for s in range(get(walk, job.T)):
         if back:
-            for w in range(some):
-                end_backward(first + (w if by_units else item % walks) * stride, lo, hi, block, last)
-        if by_units:
-            break
+            step_backward(walk, s, lo, hi, block, last)
+        else:
+            step_forward(walk, s, lo, hi, block, last)
+    if back:
+        end_backward(walk, lo, hi, block, last)
+
+
+@native(2)
+def walk_slices(launch, back):
+    """Slice after slice, each with all its steps, until none is left."""
+    walks, first, bounds = get(launch, job.WALKS), get(launch, job.FIRST), get(launch, job.BOUNDS)
+    items, item = walks * get(launch, job.SLICES), ticket(launch, job.TAKEN)
+    while item < items:
+        walk, place = first + item % walks * job.WALK_SIZE * 8, item // walks
+        last = blocks(walk, get(walk, job.P if back else job.H))
+        walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, last)
+        ticket(launch, job.TAKEN_DONE)
         item = ticket(launch, job.TAKEN)
-    return meets
+    wait(launch, launch, job.TAKEN_DONE, items)
+
+
+@native(3)
+def walk_units(launch, back, team):
+    """This thread's units, in every step; the team meets after each."""
+    walks, first, stride = get(launch, job.WALKS), get(launch, job.FIRST), job.WALK_SIZE * 8
+    every, me, hi = blocks(first, get(first, job.P if back else job.H)), ticket(launch, job.TAKEN), get(first, job.B)
+    block, last = every * me // team, every * (me + 1) // team
+    for s in range(get(first, job.T)):
+        for w in range(walks):
+            if back:
+                step_backward(first + w * stride, s, 0, hi, block, last)
+            else:
+                step_forward(first + w * stride, s, 0, hi, block, last)
+        meet(launch, team, s + 1)
+    if back:
+        for w in range(walks):
+            end_backward(first + w * stride, 0, hi, block, last)
+        meet(launch, team, get(first, job.T) + 1)
 
 
 @native(2)
 def run(launch, back):
-    """What each thread of the team does."""
+    """What each thread of the team does. How many they are is asked here: it may be fewer than were called for."""
     mode = flush_denormals()
     team = 1 if get(launch, job.ALONE) else ask(get(launch, job.TEAM))
     prepare_all(launch, back)
-    meets = 1
-    meet(launch, team, meets)
-    if not back and get(launch, job.GEMM_COUNT):
-        meets = gemms(launch, meets) + 1
-        meet(launch, team, meets)
-    meets = walk_all(launch, back, team, meets)
-    if back and get(launch, job.GEMM_COUNT):
-        meets += 1
-        meet(launch, team, meets)
-        gemms(launch, meets)
+    if not back:
+        gemms(launch, team)
+    if get(launch, job.BY_UNITS):
+        walk_units(launch, back, team)
+    else:
+        walk_slices(launch, back)
+    if back:
+        gemms(launch, team)
     restore_denormals(mode)
 
 

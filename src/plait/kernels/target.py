@@ -39,18 +39,14 @@ def host() -> Host:
 
 @dataclass(frozen=True)
 class Target:
-    """The shape of the generated code: `rows` x 2 vectors of `lanes` numbers are the register tile."""
+    """The shape of the generated code: `rows` x `vectors` of `lanes` numbers are the register tile."""
 
     double: bool
     lanes: int
     rows: int
     vectors: int = 2
-
-    @classmethod
-    def of(cls, double: bool, machine: Host | None = None) -> "Target":
-        machine = machine or host()
-        # 2 vectors of accumulators per row; what is left holds a panel's two vectors and a broadcast number
-        return cls(double, machine.vector_bytes // (8 if double else 4), (machine.registers - 4) // 2)
+    chunk: int = 0  # rows of the batch that are computed together, 0 for all
+    apart: bool = False  # element-wise work after all products of a step, not after each
 
     @property
     def size(self) -> int:

@@ -25,7 +25,8 @@ def _after_fork() -> None:
     _forked, _team = True, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class OpenMP:

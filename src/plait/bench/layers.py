@@ -1,0 +1,121 @@
+"""How much faster is a training step of plait's layers than of torch.nn's?"""
+
+import math
+from collections.abc import Sequence
+from random import Random
+from statistics import median
+from typing import Any
+
+import torch
+
+from .. import cells, engines
+from ..check import deviation, outputs_and_gradients
+from ..errors import PlaitError, at_least
+from .report import Report, tracked
+from .steps import Case, contenders, extra_memory, parse_cells, parse_shapes, race
+
+SHAPES = (
+    "32,12,1,32,1 1,128,64,64,1 32,128,64,64,1 100,128,9,100,2 64,128,128,256,1 100,128,1000,100,1 20,35,200,200,2 "
+    "20,35,650,650,2 1,1000,128,512,1 1000,10,1000,1000,1"
+)
+MOST = {"B": 512, "T": 512, "I": 1024, "H": 1024}  # of a random shape
+MOST_WORK = 1e11  # the same: about 2 s
+AGAIN = 3  # times as many repeats for what seems slower
+PRINTED = 10  # of the random shapes
+TIMES = ("shape", "cell", "torch ms", "plait ms", "faster", "low", "high", "GFLOP/s")
+REST = ("shape", "cell", "torch MB", "plait MB", "deviation", "where")
+Row = dict[str, Any]
+
+
+def draw(count: int, names: Sequence[str], seed: int) -> list[Case]:
+    """Cells and shapes at random: as many between 1 and 2 as between 100 and 200."""
+    random = Random(seed)
+    cases: list[Case] = []
+    while len(cases) < count:
+        cell = random.choice(names)
+        sizes = {name: round(math.exp(random.uniform(0, math.log(most)))) for name, most in MOST.items()}
+        case = Case(cell, **sizes)
+        if case.work() <= MOST_WORK:
+            cases.append(case)
+    return cases
+
+
+def compare(case: Case, engine: str, repeats: int, input_gradient: bool) -> Row:
+    pair = contenders(case, engine, input_gradient)
+    theirs, ours, faster = race(pair, repeats)
+    memory = {name: extra_memory(step) for name, step in pair.items()}
+    found, expected = (outputs_and_gradients(pair[name].layer, pair[name].x, None) for name in ("plait", "torch"))
+    largest, where = deviation(found, expected)
+    return {
+        "shape": case.shape,
+        "cell": case.cell,
+        "engine": engines.choose(engine, cells.get(case.cell), torch.float32, torch.device("cpu")),
+        "repeats": repeats,
+        "torch ms": theirs.median * 1e3,
+        "plait ms": ours.median * 1e3,
+        "faster": faster.median,
+        "low": faster.low,
+        "high": faster.high,
+        "slower": faster.high < 1,
+        "GFLOP/s": case.work(input_gradient) / ours.median / 1e9,
+        "torch MB": memory["torch"],
+        "plait MB": memory["plait"],
+        "deviation": largest,
+        "where": where,
+    }
+
+
+def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: bool) -> tuple[list[Row], list[str]]:
+    """The rows, worst first. What seems slower is measured again, for of many shapes some seem so by chance."""
+    rows = [compare(case, engine, repeats, input_gradient) for case in tracked(cases)]
+    doubted = [k for k, row in enumerate(rows) if row["faster"] < 1]
+    for k in tracked(doubted):
+        rows[k] = compare(cases[k], engine, AGAIN * repeats, input_gradient)
+    typical = median(row["faster"] for row in rows)
+    return sorted(rows, key=lambda row: row["faster"]), [
+        f"{len(rows)} shapes at random, half of them {typical:.3g} times faster or more; the worst are printed.",
+        f"{len(doubted)} seemed slower and were measured again, with {AGAIN * repeats} repeats.",
+    ]
+
+
+def measure(
+    shapes: str | None,
+    cells: str,
+    random: int | None,
+    engine: str,
+    input_gradient: bool,
+    repeats: int,
+    seed: int,
+) -> Report:
+    at_least("repeats", repeats, 5)
+    names = parse_cells(cells)
+    engines.check(engine)
+    torch.manual_seed(seed)
+    remarks = ["shape: B,T,I,H,layers. faster: torch's time over plait's, the median and the quartiles of the pairs."]
+    if random is None:
+        cases = parse_shapes(SHAPES if shapes is None else shapes, names)
+        rows = [compare(case, engine, repeats, input_gradient) for case in tracked(cases)]
+    elif shapes is not None:
+        raise PlaitError("--shapes and --random were both given: leave one of them out.")
+    else:
+        at_least("random", random, 1)
+        rows, more = search(draw(random, names, seed), engine, repeats, input_gradient)
+        remarks += more
+    gradients = "of parameters and input" if input_gradient else "of the parameters"
+    return Report(
+        f"How much faster is a training step (forward, backward, gradients {gradients}) than torch.nn's?",
+        [TIMES, REST],
+        rows,
+        [*remarks, "MB: the peak of a step beyond what was there before it.", *verdict(rows)],
+        None if random is None else PRINTED,
+    )
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """What is slower even where the upper quartile is, and what deviates most."""
+    slower = [f"{row['cell']} {row['shape']}" for row in rows if row["slower"]]
+    worst = max(rows, key=lambda row: row["deviation"])
+    return [
+        f"slower beyond the spread (high < 1): {len(slower)} of {len(rows)}" + "".join(f"; {name}" for name in slower),
+        f"largest deviation from torch {worst['deviation']:.1e}: {worst['where']} of {worst['cell']} {worst['shape']}",
+    ]

@@ -1,0 +1,113 @@
+"""Where does a training step spend its time?
+
+Each phase of engine `fused` is called by itself, one after another. In a layer's own step small matrix products are
+done inside the walks, and autograd adds its part: so the step stands beside the sum.
+"""
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import cells, engines
+from ..engines import Layout, Needs, Tape, Weights
+from ..errors import PlaitError, at_least
+from .report import Report, Timing, interleaved, timing, tracked
+from .steps import Case, Step, contenders, parse_cells, parse_shapes
+
+PHASES = ("project", "walk", "walk back", "weights", "input", "bias")
+COLUMNS = ("shape", "cell", "phase", "ms", "low", "high", "share %", "GFLOP/s")
+
+
+class Laps:
+    """A step of one layer, phase by phase. Every call adds the seconds of each."""
+
+    def __init__(self, case: Case, step: Step) -> None:
+        self.cell, self.layout, self.engine = cells.get(case.cell), Layout(case.T, case.B), engines.get("fused")
+        self.w = Weights.of([p.detach() for p in step.layer.parameters()], bias=True)
+        self.x, self.d_y = (t.detach().flatten(0, 1) for t in (step.x, step.d_y))  # rows
+        self.seconds: list[list[float]] = []
+
+    def __call__(self) -> None:
+        engine, w, states = self.engine, self.w, len(self.cell.states)
+        prepared, marks = engine.prepare(self.cell, w), [time.perf_counter()]
+
+        def mark() -> None:
+            marks.append(time.perf_counter())
+
+        wx = self.project()
+        mark()
+        tape = Tape.of(
+            self.cell, self.layout, engine.blank(self.cell, w, self.layout.B, wx), projected=False, reverse=False
+        )
+        engine.recur([prepared], [wx], [tape], [None])
+        mark()
+        needs = Needs(False, [[False] * states], [[False] * len(w.tensors)])
+        (d,) = engine.recur_vjp([prepared], [tape], self.d_y, [None] * states, needs, spend=True)
+        mark()
+        torch.mm(d.d_wx.t(), self.x)
+        engine.recurrent_gradient(tape, d)
+        mark()
+        torch.mm(d.d_wx, w.w_ih)
+        mark()
+        for part in [d.d_wx] if len(d.d_rh) == 1 else [d.d_wx, *d.d_rh]:  # one sum serves both biases, if it can
+            part.sum(0)
+        mark()
+        self.seconds.append([b - a for a, b in pairwise(marks)])
+
+    def project(self) -> Tensor:
+        assert self.w.b_ih is not None
+        wx = self.engine.empty(self.x, self.layout.N, self.w.w_ih.shape[0])
+        return torch.addmm(self.w.b_ih, self.x, self.w.w_ih.t(), out=wx)
+
+
+def work(case: Case) -> dict[str, int]:
+    """Multiplications and additions of the matrix products."""
+    once = 2 * case.T * case.B * case.gates
+    walk, project = once * case.H, once * case.I
+    return {"project": project, "walk": walk, "walk back": walk, "weights": project + walk, "input": project}
+
+
+def split(case: Case, repeats: int) -> list[dict[str, Any]]:
+    step = contenders(case, "fused", input_gradient=True)["plait"]
+    laps = Laps(case, step)
+    whole = interleaved({"laps": laps, "step": step}, repeats)["step"]
+    passes = laps.seconds[1:]  # the first has compiled the kernels
+    found = {name: timing(values) for name, values in zip(PHASES, zip(*passes, strict=True), strict=True)}
+    total, products = timing([sum(each) for each in passes]), work(case)
+
+    def row(phase: str, t: Timing, flops: int | None) -> dict[str, Any]:
+        return {
+            "shape": case.shape,
+            "cell": case.cell,
+            "phase": phase,
+            "ms": t.median * 1e3,
+            "low": t.low * 1e3,
+            "high": t.high * 1e3,
+            "share %": t.median / total.median * 100,
+            "GFLOP/s": None if flops is None else flops / t.median / 1e9,
+        }
+
+    rows = [row(name, t, products.get(name)) for name, t in found.items()]
+    everything = case.work(input_gradient=True)
+    return [*rows, row("sum", total, everything), row("step", timing(whole), everything)]
+
+
+def measure(shapes: str, cells: str, repeats: int, seed: int) -> Report:
+    at_least("repeats", repeats, 5)
+    cases = parse_shapes(shapes, parse_cells(cells))
+    for case in cases:
+        if case.layers > 1:
+            raise PlaitError(f"shape '{case.shape}': the phases are those of one layer: let it end with ,1.")
+    torch.manual_seed(seed)
+    return Report(
+        "Where does a training step of engine fused spend its time?",
+        [COLUMNS],
+        [row for case in tracked(cases) for row in split(case, repeats)],
+        [
+            "project: W x + b. walk, walk back: the recurrence. weights, input, bias: their gradients.",
+            "step: the layer's own, with autograd; small matrix products are then part of the walks.",
+        ],
+    )

@@ -1,0 +1,58 @@
+"""What can be turned off, to see what it buys: the knobs of a loop nest, as in schedules of Halide."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import PlaitError
+from .target import Host, Target, host
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the kernels compute. The default is the fastest that we know; with everything off they are scalar loops.
+
+    tile         "register": sums of several rows and columns stay in registers while the weights pass by;
+                 (rows, columns): blocks of that many rows and columns, whose weights stay in cache, row by row;
+                 None: one sum after another
+    vectorise    as many numbers at a time as a register holds
+    parallel     on all of torch's threads
+    fuse         projection and input gradient within the walk, step by step, instead of as products over all steps.
+                 (Weight gradients are sums over all steps: those stay products over all steps.)
+    elementwise  "with the tile": gates right after the sums that they need; "apart": after all sums of a step
+    states       "one buffer" for all steps; or "per step", an array and a call for each
+    """
+
+    tile: Literal["register"] | tuple[int, int] | None = "register"
+    vectorise: bool = True
+    parallel: bool = True
+    fuse: bool = False
+    elementwise: Literal["with the tile", "apart"] = "with the tile"
+    states: Literal["one buffer", "per step"] = "one buffer"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tile, tuple) and (len(self.tile) != 2 or min(self.tile) < 1):
+            raise PlaitError(f"tile {self.tile}: expected 'register', None, or rows and columns such as (64, 16).")
+        if isinstance(self.tile, str) and self.tile != "register":
+            raise PlaitError(f"tile {self.tile!r}: expected 'register', None, or rows and columns such as (64, 16).")
+        for name, value, known in (
+            ("elementwise", self.elementwise, ("with the tile", "apart")),
+            ("states", self.states, ("one buffer", "per step")),
+        ):
+            if value not in known:
+                raise PlaitError(f"{name} {value!r}: expected {known[0]!r} or {known[1]!r}.")
+
+    def target(self, double: bool, machine: Host | None = None) -> Target:
+        machine = machine or host()
+        lanes = machine.vector_bytes // (8 if double else 4) if self.vectorise else 1
+        apart = self.elementwise == "apart"
+        if self.tile is None:
+            return Target(double, lanes, 1, 1, apart=apart)
+        if self.tile == "register":
+            # 2 vectors of sums per row; what is left of the registers holds a panel's two and a number for all lanes
+            return Target(double, lanes, (machine.registers - 4) // 2, apart=apart)
+        rows, columns = self.tile
+        return Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)
+
+
+DEFAULT = Schedule()
+OFF = Schedule(tile=None, vectorise=False, parallel=False)

@@ -1,0 +1,282 @@
+"""The benchmarks: how they take turns, what they count and what they report. Their numbers are looked at elsewhere."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from plait import layers as plait_layers
+from plait.bench import batch, layers, steps
+from plait.bench.report import Report, interleaved, ratio, show, text, timing
+from plait.bench.steps import Case
+from plait.commands import Output
+from plait.errors import PlaitError
+
+TINY = "2,3,4,5,1 3,2,1,4,2"
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """--threads is for the whole process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+# --- taking turns ----------------------------------------------------------------------------------------------------
+class Track:
+    """Contenders that take a known time, and the clock that they turn."""
+
+    def __init__(self, **costs: float) -> None:
+        self.now, self.order = 0.0, ""
+        self.contenders = {name: self.contender(name, cost) for name, cost in costs.items()}
+
+    def contender(self, name: str, cost: float):
+        def run() -> None:
+            self.now += cost
+            self.order += name
+
+        return run
+
+
+def test_contenders_take_turns_there_and_back_for_long_enough() -> None:
+    track = Track(a=0.125, b=0.25, c=1.0)
+    found = interleaved(track.contenders, 5, least=0.5, clock=lambda: track.now)
+    assert found == {"a": [0.125] * 5, "b": [0.25] * 5, "c": [1.0] * 5}
+    there, back = "aaaa" + "bb" + "c", "c" + "bb" + "aaaa"
+    warm = "a" + "aaaa" + "b" + "bb" + "c" + "c"  # one call that does not count, then as many as it takes
+    assert track.order == warm + there + back + there + back + there
+    again = Track(a=0.125, c=1.0)
+    interleaved(again.contenders, 5, warm=False, least=0.5, clock=lambda: again.now)
+    assert again.order.startswith("aaaa" + "c" + "aaaa" + "c" + "c" + "aaaa")
+
+
+def test_too_few_repeats() -> None:
+    with pytest.raises(PlaitError, match="repeats 4: must be at least 5"):
+        interleaved({}, 4)
+
+
+def test_ratios_are_taken_pair_by_pair() -> None:
+    """All is twice as slow in the second half: the ratios do not notice."""
+    ours = [1.0, 1.0, 1.0, 2.0, 2.0]
+    theirs = [3.0, 3.3, 2.7, 6.0, 6.2]
+    found = ratio(theirs, ours)
+    assert (found.low, found.median, found.high) == (3.0, 3.0, 3.1)
+    assert timing(theirs).high / timing(ours).low > 5
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+def test_numbers_as_they_are_printed() -> None:
+    values = (None, "walk", 3, 0.0, 3e-7, 0.0123456, -0.5, 1.0, 123.456, 12345.6, 1e12)
+    assert [text(v) for v in values] == [
+        *("-", "walk", "3", "0", "3.00e-07", "0.0123", "-0.5000", "1", "123.5", "12346", "1.00e+12")
+    ]
+
+
+def test_a_report_prints_each_table_with_the_rows_that_have_its_keys(capsys) -> None:
+    rows = [{"a": 1, "b": 2.5}, {"c": 7}, {"a": 3, "b": None}]
+    show(Report("Why?", [("a", "b"), ("c",)], rows, ["So."], 2), Output(None))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Why?"
+    assert [line.split() for line in lines[2:]] == [["a", "b"], ["1", "2.5"], [], ["c"], ["7"], [], ["So."]]
+    show(Report("Why?", [("a", "b")], rows, (), 2), Output("-"))
+    assert json.loads(capsys.readouterr().out)["rows"] == rows  # all of them
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("input_gradient", [False, True])
+@pytest.mark.parametrize("case", [Case("lstm", 2, 5, 3, 4), Case("gru", 3, 4, 6, 5, 3), Case("rnn", 1, 2, 1, 1, 2)])
+def test_the_work_is_what_torch_counts(case: Case, input_gradient: bool) -> None:
+    layer = plait_layers.make(case.cell, case.I, case.H, case.layers, engine="torch:steps")
+    x = torch.randn(case.T, case.B, case.I, requires_grad=input_gradient)
+    with FlopCounterMode(display=False) as counter:
+        layer(x)[0].sum().backward()
+    assert counter.get_total_flops() == case.work(input_gradient)
+
+
+def test_memory_of_a_step() -> None:
+    """The rows of a step are some MB at least, whoever computes them."""
+    for step in steps.contenders(Case("lstm", 64, 32, 8, 128), "auto").values():
+        step()
+        extra = steps.extra_memory(step)
+        if extra is not None:
+            rows = 64 * 32 * 128 * 4 / 2**20
+            assert 4 * rows < extra < 100 * rows
+
+
+def test_memory_that_nobody_knows(monkeypatch) -> None:
+    monkeypatch.setattr(steps, "give_back", lambda: None)
+    assert steps.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
+    monkeypatch.setattr(steps, "give_back", lambda: print)
+    monkeypatch.setattr(steps, "Path", lambda name: Path("nowhere") / name.lstrip("/"))
+    assert steps.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", [[], ["--input-gradient", "--engine", "torch:steps"]])
+def test_layers(plait, options: list[str]) -> None:
+    args = ("bench", "layers", "--shapes", TINY, "--cells", "gru,lstm", "--repeats", "5", "--threads", "1")
+    result = json.loads(plait(*args, *options, "--json", "-")[1])
+    assert result["environment"]["threads"] == 1
+    rows = result["rows"]
+    assert [(row["shape"], row["cell"]) for row in rows] == [(s, c) for s in TINY.split() for c in ("gru", "lstm")]
+    for row in rows:
+        assert set(row) >= {*layers.TIMES, *layers.REST}
+        assert 0 < row["low"] <= row["faster"] <= row["high"]
+        assert 0.1 < row["faster"] * row["plait ms"] / row["torch ms"] < 10  # two kinds of median
+        case = Case(row["cell"], *map(int, row["shape"].split(",")))
+        assert math.isclose(row["GFLOP/s"] * row["plait ms"] * 1e6, case.work(bool(options)))
+        assert row["deviation"] < 1e-4
+        assert row["slower"] == (row["high"] < 1)
+        assert row["engine"] == ("torch:steps" if options else "fused")
+        assert all(row[f"{name} MB"] is None or row[f"{name} MB"] < 100 for name in ("torch", "plait"))
+
+
+def test_layers_on_a_narrow_terminal(plait, monkeypatch) -> None:
+    shape = "1000,10,1000,1000,1"
+    times = {"torch ms": 1234.5, "plait ms": 1034.5, "faster": 1.2345, "low": 0.98765, "high": 1.34567}
+    rest = {"GFLOP/s": 123.456, "torch MB": 1234.5, "plait MB": 999.87, "deviation": 1.23456e-7}
+    row = {"shape": shape, "cell": "lstm", **times, **rest, "where": "d_weight_hh_l0", "slower": False}
+    monkeypatch.setattr(layers, "compare", lambda *_: row)
+    out = plait("bench", "layers", "--shapes", shape, "--cells", "lstm")[1]
+    found = [line for line in out.splitlines() if line.startswith(("shape ", shape))]
+    assert [len(line.split()) for line in found] == [8 + 2, 8, 6 + 2, 6]  # some names are two words
+    assert all(len(line) <= 80 for line in found)
+
+
+def test_random_shapes_are_seeded_and_within_limits() -> None:
+    drawn = layers.draw(300, ["lstm", "rnn"], 7)
+    assert drawn == layers.draw(300, ["lstm", "rnn"], 7)
+    assert drawn[:20] != layers.draw(20, ["lstm", "rnn"], 8)
+    assert drawn[:20] == layers.draw(20, ["lstm", "rnn"], 7)
+    assert {case.cell for case in drawn} == {"lstm", "rnn"}
+    for name, most in layers.MOST.items():
+        values = [getattr(case, name) for case in drawn]
+        assert min(values) >= 1
+        assert max(values) <= most
+        assert sum(v * v < most for v in values) > 100  # small ones are not rare
+    assert all(case.layers == 1 and case.work() <= layers.MOST_WORK for case in drawn)
+
+
+def test_random_shapes_from_the_command_line(plait, monkeypatch) -> None:
+    monkeypatch.setattr(layers, "MOST_WORK", 1e6)
+    monkeypatch.setattr(layers, "PRINTED", 1)
+    code, out, _ = plait(
+        "bench", "layers", "--random", "3", "--repeats", "5", "--seed", "1", "--threads", "1", "--json", "result.json"
+    )
+    assert code == 0
+    assert "3 shapes at random" in out
+    rows = json.loads(Path("result.json").read_text())["rows"]
+    assert {(row["shape"], row["cell"]) for row in rows} == {
+        (case.shape, case.cell) for case in layers.draw(3, ["lstm", "gru", "rnn"], 1)
+    }
+    assert [row["faster"] for row in rows] == sorted(row["faster"] for row in rows)
+    assert out.count(rows[0]["shape"]) >= 2
+    printed = [line for line in out.splitlines() if re.match(r"\d+,", line)]
+    assert len(printed) == 2
+
+
+def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
+    cases = [Case("rnn", n, 1, 1, 1) for n in (1, 2, 3, 4)]
+    quartiles = {  # what is found first, and then
+        (1, 5): (1.5, 2.0, 2.5),
+        (2, 5): (0.7, 0.9, 1.1),
+        (2, 15): (1.0, 1.1, 1.2),  # it only seemed so
+        (3, 5): (0.5, 0.6, 0.7),
+        (3, 15): (0.8, 0.9, 0.99),  # slower
+        (4, 5): (0.5, 0.6, 0.7),
+        (4, 15): (0.8, 0.9, 1.01),  # not beyond the spread
+    }
+    asked = []
+
+    def made_up(case: Case, engine: str, repeats: int, input_gradient: bool) -> layers.Row:
+        asked.append((case.B, repeats))
+        low, faster, high = quartiles[asked[-1]]
+        about = {"shape": case.shape, "cell": case.cell, "deviation": case.B / 1e7, "where": "output 0"}
+        return {**about, "low": low, "faster": faster, "high": high, "slower": high < 1}
+
+    monkeypatch.setattr(layers, "compare", made_up)
+    rows, remarks = layers.search(cases, "auto", 5, False)
+    assert asked == [(1, 5), (2, 5), (3, 5), (4, 5), (2, 15), (3, 15), (4, 15)]
+    assert [row["faster"] for row in rows] == [0.9, 0.9, 1.1, 2.0]
+    assert remarks[0].startswith("4 shapes at random, half of them 1 times faster or more")
+    assert remarks[1] == "3 seemed slower and were measured again, with 15 repeats."
+    slower, deviation = layers.verdict(rows)
+    assert slower == "slower beyond the spread (high < 1): 1 of 4; rnn 3,1,1,1,1"
+    assert deviation == "largest deviation from torch 4.0e-07: output 0 of rnn 4,1,1,1,1"
+
+
+# --- batch and phases ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def small(monkeypatch) -> None:
+    monkeypatch.setattr(batch, "BATCHES", (2, 5))
+    monkeypatch.setattr(batch, "SIZES", {8: 3, 10: 2, 12: 2})
+    monkeypatch.setattr(batch, "PLAIN", 10)
+    monkeypatch.setattr(batch, "POWER", 12)
+
+
+@pytest.mark.usefixtures("small")
+def test_batch(plait) -> None:
+    args = ("bench", "batch", "--size", "4", "--cell", "gru", "--repeats", "5", "--threads", "1")
+    code, out, _ = plait(*args, "--json", "result.json")
+    assert code == 0
+    rows = json.loads(Path("result.json").read_text())["rows"]
+    assert [row["batch"] for row in rows if "batch" in row] == [2, 5]
+    sizes = {row["size"]: row for row in rows if "size" in row}
+    assert [(n, row["T"]) for n, row in sizes.items()] == [(8, 3), (10, 2), (12, 2)]
+    for row in rows:
+        N = row["batch"] * batch.STEPS if "batch" in row else batch.BATCH * row["T"]
+        n = row.get("size", 4)
+        for name in ("torch", "plait"):
+            assert math.isclose(row[f"{name} ms/1000"], row[f"{name} ms"] * 1000 / N)
+            assert math.isclose(row[f"{name} GFLOP/s"] * row[f"{name} ms"] * 1e6, 2 * N * 3 * n * 5 * n)
+        assert row["low"] <= row["faster"] <= row["high"]
+    share = sizes[12]["plait GFLOP/s"] / sizes[10]["plait GFLOP/s"]
+    assert f"plait: 12 units have {share:.3f} of the GFLOP/s that 10 have." in out
+    assert all(len(line) <= 80 for line in out.splitlines() if re.match(r"\d|batch|size", line))
+
+
+def test_phases(plait) -> None:
+    args = ("bench", "phases", "--shapes", "2,3,4,5,1", "--cells", "lstm,gru", "--repeats", "5", "--threads", "1")
+    rows = json.loads(plait(*args, "--json", "-")[1])["rows"]
+    names = ["project", "walk", "walk back", "weights", "input", "bias", "sum", "step"]
+    assert [(row["cell"], row["phase"]) for row in rows] == [(c, name) for c in ("lstm", "gru") for name in names]
+    for group in (rows[:8], rows[8:]):
+        by_phase = {row["phase"]: row for row in group}
+        assert by_phase["bias"]["GFLOP/s"] is None
+        assert math.isclose(by_phase["sum"]["share %"], 100)
+        assert 20 < sum(row["share %"] for row in group[:6]) < 200
+        products = sum(row["GFLOP/s"] * row["ms"] * 1e6 for row in group[:5])
+        assert math.isclose(products, Case(group[0]["cell"], 2, 3, 4, 5).work(input_gradient=True))
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["layers", "--shapes", "32,12"], "shape '32,12': expected B,T,I,H,layers, each 1 to 99999, such as"),
+        (["layers", "--shapes", "1,1,1,1,1 2,2,2,2,0"], "shape '2,2,2,2,0': expected"),
+        (["layers", "--shapes", "1,1,1,1,100000"], "shape '1,1,1,1,100000': expected"),
+        (["layers", "--shapes", ""], "shape '': expected"),
+        (["layers", "--cells", "lstm,gruu"], "cell 'gruu' is not known: did you mean 'gru'?"),
+        (["layers", "--cells", "implicit_gru"], "cell 'implicit_gru' is not known"),
+        (["layers", "--engine", "fusd"], "engine 'fusd' is not known: did you mean 'fused'?"),
+        (["layers", "--random", "0"], "random 0: must be at least 1."),
+        (["layers", "--random", "5", "--shapes", "1,1,1,1,1"], "--shapes and --random were both given"),
+        (["layers", "--repeats", "4"], "repeats 4: must be at least 5."),
+        (["layers", "--threads", "0"], "threads 0: must be at least 1."),
+        (["batch", "--size", "0"], "size 0: must be at least 1."),
+        (["batch", "--cell", "lstm,gru"], "cell 'lstm,gru' is not known"),
+        (["batch", "--repeats", "1"], "repeats 1: must be at least 5."),
+        (["phases", "--shapes", "1,2,3,4,2"], "shape '1,2,3,4,2': the phases are those of one layer"),
+        (["phases", "--cells", ""], "cell '' is not known"),
+        (["phases", "--repeats", "0"], "repeats 0: must be at least 5."),
+    ],
+)
+def test_mistakes(refused, args: list[str], sentence: str) -> None:
+    assert sentence in refused("bench", *args)

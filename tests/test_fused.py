@@ -1,0 +1,557 @@
+"""The compiled kernels: the same numbers whoever computes them, gradients however they are asked for, any cell."""
+
+import copy
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.rnn import pack_sequence
+
+import plait
+from plait import engines, layers
+from plait.cells import CELLS, Cell
+from plait.check import deviation, outputs_and_gradients, relative, with_engine
+from plait.engines import Layout, Needs, Tape, Weights, fused
+from plait.engines.fused import FusedEngine
+from plait.kernels import split
+from plait.kernels.target import Form, Target
+
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+every_cell = pytest.mark.parametrize("cell", CELLS)
+both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+pairs = pytest.mark.parametrize(
+    ("theirs", "options"),
+    [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {}), (nn.LSTM, {"proj_size": 2}), (nn.GRU, {})],
+    ids=["rnn", "rnn_relu", "lstm", "projected", "gru"],
+)
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="denormals are flushed on x86 only")
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def lengths_of(B: int, T: int) -> Tensor:
+    """From T down to 1, longest first, some of them twice."""
+    return torch.linspace(T, 1, B).long()
+
+
+def batch(B: int, T: int, *, ragged: bool) -> Layout:
+    return Layout.ragged((lengths_of(B, T) > torch.arange(T).unsqueeze(1)).sum(1)) if ragged else Layout(T, B)
+
+
+# --- walks from given wx on ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Problem:
+    """A walk there and back: all that it starts from."""
+
+    cell: Cell
+    layout: Layout
+    weights: list[Weights]
+    wx: list[Tensor]
+    state0: list[list[Tensor]]
+    d_rows: Tensor
+    d_finals: list[Tensor]
+
+    @classmethod
+    def draw(cls, cell: Cell, layout: Layout, H: int, P: int = 0, dtype: torch.dtype = torch.float32) -> "Problem":
+        """Both directions."""
+        G, N, B = len(cell.gates), layout.N, layout.B
+        widths = [P or H, *[H] * (len(cell.states) - 1)]
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, dtype=dtype)
+
+        def draw_weights() -> Weights:
+            w_hr = draw(P, H) / H**0.5 if P else None
+            return Weights(draw(G * H, 3), draw(G * H, widths[0]) / H**0.5, draw(G * H), draw(G * H), w_hr)
+
+        return cls(
+            cell,
+            layout,
+            [draw_weights() for _ in range(2)],
+            [draw(N, G * H) for _ in range(2)],
+            [[draw(B, width) for width in widths] for _ in range(2)],
+            draw(N, 2 * widths[0]),
+            [draw(B, width) for _ in range(2) for width in widths],
+        )
+
+    def walk(self, engine: FusedEngine) -> list[Tensor]:
+        """Rows, last states, tapes; then all that comes of the way back."""
+        cell, layout, weights = self.cell, self.layout, self.weights
+        wx = [v.clone() for v in self.wx]  # the engine writes over them
+        blanks = [engine.blank(cell, w, layout.B, v) for w, v in zip(weights, wx, strict=True)]
+        projected = weights[0].w_hr is not None
+        tapes = [Tape.of(cell, layout, b, projected=projected, reverse=d == 1) for d, b in enumerate(blanks)]
+        prepared = [engine.prepare(cell, w) for w in weights]
+        rows, finals = engine.recur(prepared, wx, tapes, self.state0)
+        result = [rows, *finals, *(tape.states(k).clone() for tape in tapes for k in range(len(cell.states)))]
+        needs = Needs.all(cell, weights)
+        for d in engine.recur_vjp(prepared, tapes, self.d_rows, self.d_finals, needs, spend=True):
+            result += [d.d_wx, *d.d_rh, *d.d_state0, *([] if d.d_projected is None else [d.d_projected])]
+        return result
+
+
+def assert_same_bits(found: list[Tensor], expected: list[Tensor], where: object) -> None:
+    same = [torch.equal(a, b) for a, b in zip(found, expected, strict=True)]
+    assert all(same), (where, same)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@every_cell
+def test_threads_and_how_they_share_do_not_change_a_bit(cell, ragged, dtype, set_threads, monkeypatch) -> None:
+    for B, H in product((1, 7, 20), (5, 16, 37, 100)):
+        problem, expected = Problem.draw(CELLS[cell], batch(B, 6, ragged=ragged), H, dtype=dtype), None
+        for by_units in (False, True):
+            monkeypatch.setattr(split, "by_units", lambda *_, way=by_units: way)
+            engine = FusedEngine()  # which remembers how it shared
+            for count in (1, 2, 3, 5):
+                set_threads(count)
+                found = problem.walk(engine)
+                expected = expected or found
+                assert_same_bits(found, expected, (B, H, by_units, count))
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+def test_threads_do_not_change_a_bit_of_a_projection(ragged, set_threads) -> None:
+    for B, H, P in product((1, 7, 20), (16, 37), (5, 40)):
+        problem, expected = Problem.draw(CELLS["lstm"], batch(B, 6, ragged=ragged), H, P), None
+        for count in (1, 2, 3, 5):
+            set_threads(count)
+            found = problem.walk(FusedEngine())
+            expected = expected or found
+            assert_same_bits(found, expected, (B, H, P, count))
+
+
+@pytest.mark.parametrize("P", [0, 5], ids=["", "projected"])
+@every_cell
+def test_a_sequence_of_a_ragged_batch_is_bitwise_what_it_is_alone(cell, P, set_threads) -> None:
+    if P and cell != "lstm":
+        pytest.skip("only the LSTM has a projection")
+    set_threads(2)
+    for B, H in product((3, 20), (5, 37)):
+        layout, engine = batch(B, 9, ragged=True), FusedEngine()
+        problem = Problem.draw(CELLS[cell], layout, H, P)
+        together = problem.walk(engine)
+        for b in range(B):
+            rows = [start + b for start, size in zip(layout.starts, layout.sizes, strict=True) if b < size]
+            alone = replace(
+                problem,
+                layout=Layout(len(rows), 1),
+                wx=[v[rows] for v in problem.wx],
+                state0=[[s[b : b + 1] for s in states] for states in problem.state0],
+                d_rows=problem.d_rows[rows],
+                d_finals=[d[b : b + 1] for d in problem.d_finals],
+            )
+            expected = [t[rows] if t.shape[0] == layout.N else t[b : b + 1] for t in together]
+            assert_same_bits(alone.walk(engine), expected, (B, H, b))
+
+
+# --- against engine numpy --------------------------------------------------------------------------------------------
+def twin(theirs: nn.Module) -> nn.Module:
+    """plait's layer with the weights of torch's, on the compiled kernels."""
+    return plait.accelerate(copy.deepcopy(theirs), engine="fused")
+
+
+def random_like(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The same each time, and what outputs_and_gradients draws."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in outputs]
+
+
+def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], **options) -> list[Tensor]:
+    """Of a random loss of the outputs."""
+    return [g.detach() for g in torch.autograd.grad(outputs, inputs, random_like(outputs), **options)]
+
+
+def flat(result) -> list[Tensor]:
+    """y, *states"""
+    y, states = result
+    return [y, *states] if isinstance(states, tuple) else [y, states]
+
+
+def assert_close(found, expected, tolerance: float = 1e-5) -> None:
+    assert max(relative(a, b) for a, b in zip(found, expected, strict=True)) <= tolerance
+
+
+SOME = (slice(0, 1), slice(1, 2), slice(-1, None), slice(None))  # of the outputs: y, h, the last state, all
+# T, B, I, H: a few numbers; long sums; many columns; what is left to torch.mm
+SIZES = {"small": (5, 2, 3, 4), "long": (130, 2, 3, 5), "wide": (3, 2, 300, 5), "large": (6, 60, 80, 80)}
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["", "no bias"])
+@pytest.mark.parametrize("size", SIZES)
+@every_cell
+def test_products_of_every_size(cell, size, bias) -> None:
+    T, B, I, H = SIZES[size]
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    for bidirectional, proj_size in product((False, True), (0, 3) if cell == "lstm" else (0,)):
+        more = {"proj_size": proj_size} if proj_size else {}
+        options = {"bias": bias, "bidirectional": bidirectional, "dtype": torch.float64, **more}
+        reference = layers.make(cell, I, H, engine="numpy", **options)
+        for lengths in (None, lengths_of(B, T), *([torch.full((B,), T)] if size == "small" else [])):
+            both = (outputs_and_gradients(m, x, None, lengths) for m in (with_engine(reference, "fused"), reference))
+            assert deviation(*both)[0] <= 1e-12
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@every_cell
+def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size) -> None:
+    T, B, I, H = SIZES[size]
+    layer = layers.make(cell, I, H, engine="fused", bidirectional=True, dtype=torch.float64)
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    expected = outputs_and_gradients(with_engine(layer, "numpy"), x, None)
+    names = [name for name, _ in layer.named_parameters()]
+    for trained in (*([name] for name in names), ["weight_ih_l0", "bias_hh_l0"], names[1:4], names[4:]):
+        layer.zero_grad()
+        for name, p in layer.named_parameters():
+            p.requires_grad_(name in trained)
+        outputs = flat(layer(x))
+        torch.autograd.backward(outputs, random_like(outputs))
+        for name, p in layer.named_parameters():
+            if name in trained:
+                assert relative(p.grad, expected[f"d_{name}"]) <= 1e-12, (trained, name)
+            else:
+                assert p.grad is None, (trained, name)
+
+
+@both_ways
+@every_cell
+def test_a_loss_of_some_outputs_for_some_inputs(cell, bidirectional) -> None:
+    layer = layers.make(cell, 3, 5, engine="fused", bidirectional=bidirectional, dtype=torch.float64)
+    x, parameters = torch.randn(3, 3, 3, dtype=torch.float64), list(layer.parameters())
+    states = [torch.randn(1 + bidirectional, 3, 5, dtype=torch.float64) for _ in CELLS[cell].states]
+
+    def run(module: nn.Module, wanted: Sequence[Tensor], chosen: slice, *more: Any) -> list[Tensor]:
+        for t in (x, *states):
+            t.requires_grad_(any(t is w for w in wanted))
+        return gradients(flat(module(x, *more))[chosen], [*wanted, *module.parameters()])
+
+    for given, lengths, chosen in product((False, True), (None, [2, 3, 1]), SOME):
+        how = chosen, None if not given else tuple(states) if len(states) > 1 else states[0], lengths
+        d_x, *rest = run(with_engine(layer, "numpy"), [x, *states] if given else [x], *how)
+        d_states, d_parameters = rest[: -len(parameters)], rest[-len(parameters) :]
+        assert_close(run(layer, [x], *how), [d_x, *d_parameters], 1e-12)
+        assert_close(run(layer, [], *how), d_parameters, 1e-12)
+        if given:
+            assert_close(run(layer, states, *how), [*d_states, *d_parameters], 1e-12)
+            assert_close(run(layer, states[-1:], *how), [*d_states[-1:], *d_parameters], 1e-12)
+
+
+# --- the tape is used up, and is the kernel's own --------------------------------------------------------------------
+@both_ways
+@every_cell
+def test_a_second_backward_equals_the_first(cell, bidirectional) -> None:
+    layer = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional)
+    for lengths in (None, [4, 6, 1]):
+        x = torch.randn(6, 3, 3, requires_grad=True)
+        inputs = [x, *layer.parameters()]
+        outputs = flat(layer(x, None, lengths))
+        first = gradients(outputs, inputs, create_graph=True)
+        assert_same_bits(gradients(outputs, inputs, create_graph=True), first, "nothing is used up yet")
+        assert_same_bits(gradients(outputs, inputs, retain_graph=True), first, "this one uses the tape up")
+        assert_same_bits(gradients(outputs, inputs, retain_graph=True), first, "once more")
+        assert_same_bits(gradients(outputs, inputs, create_graph=True), first, "to be differentiated again")
+        assert_same_bits(gradients(outputs, inputs[:1], retain_graph=True), first[:1], "of x alone")
+        assert_same_bits(gradients(outputs, inputs), first, "the last time")
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@every_cell
+def test_checkpointed_activations(cell, reentrant) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    layer, x = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=True), torch.randn(6, 3, 3, requires_grad=True)
+    d = torch.randn(6, 3, 10)
+    inputs = [x, *layer.parameters()]
+    expected = torch.autograd.grad(layer(x)[0], inputs, d)
+    y, _ = checkpoint(layer, x, use_reentrant=reentrant)
+    y.backward(d, retain_graph=True)
+    assert_same_bits([v.grad for v in inputs], list(expected), "once")
+    y.backward(d)
+    assert_same_bits([v.grad for v in inputs], [2 * g for g in expected], "twice")
+
+
+@both_ways
+@every_cell
+def test_what_is_done_to_the_outputs_does_not_reach_the_gradient(cell, bidirectional) -> None:
+    """Not even behind autograd's back."""
+    layer, x = layers.make(cell, 3, 5, engine="fused", bidirectional=bidirectional), torch.randn(6, 3, 3)
+    inputs = list(layer.parameters())
+    spoilt = (lambda t: t.data.zero_(), lambda t: t.detach().numpy().fill(0), lambda t: t.data.fill_(float("nan")))
+    for lengths in (None, [4, 6, 1]):
+        expected = gradients(flat(layer(x, None, lengths)), inputs)
+        for k, spoil in product(range(1 + len(CELLS[cell].states)), spoilt):
+            outputs = flat(layer(x, None, lengths))
+            spoil(outputs[k])
+            assert_same_bits(gradients(outputs, inputs), expected, k)
+
+
+# --- what is not a number, or not there ------------------------------------------------------------------------------
+@pytest.mark.parametrize("batch_first", [False, True])
+@both_ways
+@every_cell
+def test_padding_is_not_read(cell, bidirectional, batch_first) -> None:
+    layer = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional, batch_first=batch_first)
+    lengths = torch.tensor([4, 7, 1, 7, 2])
+    padding = torch.arange(7).unsqueeze(1) >= lengths
+    x = torch.randn(7, 5, 3)
+    x[padding] = float("nan")
+    x = (x.transpose(0, 1) if batch_first else x).requires_grad_()
+    outputs = flat(layer(x, None, lengths))
+    y = outputs[0].transpose(0, 1) if batch_first else outputs[0]
+    assert y[padding].eq(0).all()
+    d_x, *rest = gradients(outputs, [x, *layer.parameters()])
+    assert all(t.isfinite().all() for t in (*outputs, d_x, *rest))
+    assert (d_x.transpose(0, 1) if batch_first else d_x)[padding].eq(0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pairs
+def test_what_is_not_finite_comes_out_where_torch_has_it(theirs, options, value) -> None:
+    for H, dtype in product((5, 37), (torch.float32, torch.float64)):
+        reference = theirs(3, H, bidirectional=True, dtype=dtype, **options)
+        x = torch.randn(6, 3, 3, dtype=dtype)
+        x[2, 0, 1], x[4, 2, 0] = value, value
+        for found, expected in zip(flat(twin(reference)(x)), flat(reference(x)), strict=True):
+            assert torch.equal(found.isfinite(), expected.isfinite())
+            assert torch.equal(found.isnan(), expected.isnan())
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@x86
+@pytest.mark.parametrize("count", [1, 2])
+def test_denormals_are_zero_in_the_kernel_and_nowhere_else(count, set_threads) -> None:
+    set_threads(count)
+    layer = plait.RNN(1, 4, nonlinearity="relu", engine="fused")
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.zero_()
+        layer.weight_hh_l0.copy_(1e-20 * torch.eye(4))
+    x, h = torch.zeros(1, 20, 1), torch.full((1, 20, 4), 1e-20)
+    assert with_engine(layer, "numpy")(x, h)[0].gt(0).all()  # 1e-40
+    y, _ = layer(x, h)
+    assert y.eq(0).all()
+    y.sum().backward()
+    assert (torch.tensor(1e-40) * 1).item() > 0
+    assert np.float32(1e-40) * np.float32(1) > 0
+    assert (torch.full((1 << 20,), 1e-40) * 1).gt(0).all()  # on all threads
+
+
+# --- tensors as they come --------------------------------------------------------------------------------------------
+def strided(*shape: int) -> Tensor:
+    """Every other number of a larger tensor, whose axes are in another order."""
+    return torch.randn([2 * n for n in shape[::-1]]).permute(2, 1, 0)[::2, ::2, ::2]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pairs
+def test_strided_inputs_states_and_gradients(theirs, options, batch_first) -> None:
+    P, S = options.get("proj_size", 5), 2 if theirs is nn.LSTM else 1
+    reference = theirs(3, 5, 2, bidirectional=True, batch_first=batch_first, **options)
+    states = [strided(4, 6 if batch_first else 4, width) for width in (P, 5)[:S]]
+    shapes = [(6, 4, 2 * P), *(s.shape for s in states)]
+    inputs = strided(6, 4, 3), torch.randn(6, 4, 6)[:, :, ::2], torch.randn(3).expand(6, 4, 3)
+    d_outputs = (
+        [strided(*shape) for shape in shapes],
+        [torch.ones(()).expand(shape) for shape in shapes],
+        [torch.randn(shape[2]).expand(shape) for shape in shapes],
+        [torch.randn(shape[0], shape[1], 1).expand(shape) for shape in shapes],
+        [torch.randn(shape[::-1]).permute(2, 1, 0) for shape in shapes],
+    )
+    for x, d in product(inputs, d_outputs):
+        given = [t.requires_grad_() for t in (x, *states)]
+        both = []
+        for layer in (twin(reference), reference):
+            outputs = flat(layer(x, tuple(states) if S > 1 else states[0]))
+            both.append([*outputs, *torch.autograd.grad(outputs, [*given, *layer.parameters()], d)])
+        assert_close(*both)
+
+
+@pairs
+def test_sums_and_transposed_outputs(theirs, options) -> None:
+    reference, x = theirs(3, 5, bidirectional=True, **options), torch.randn(6, 4, 3, requires_grad=True)
+    for loss in (torch.sum, torch.mean, lambda y: (y.transpose(0, 2).contiguous() ** 2).sum(), lambda y: y[2, 1, 3]):
+        both = [torch.autograd.grad(loss(m(x)[0]), [x, *m.parameters()]) for m in (twin(reference), reference)]
+        assert_close(*both)
+
+
+class Symmetric(nn.Module):
+    def forward(self, w: Tensor) -> Tensor:
+        return w.triu() + w.triu(1).transpose(0, 1)
+
+
+class Transposed(nn.Module):
+    """The weight that the layer gets is not contiguous."""
+
+    def forward(self, w: Tensor) -> Tensor:
+        return w.t().contiguous().t()
+
+
+@pytest.mark.parametrize(
+    "parametrized",
+    [
+        lambda m: parametrizations.weight_norm(m, "weight_hh_l0"),
+        lambda m: parametrize.register_parametrization(m, "weight_hh_l0", Symmetric()),
+        lambda m: [parametrize.register_parametrization(m, f"weight_{k}_l0", Transposed()) for k in ("ih", "hh")],
+    ],
+    ids=["weight_norm", "symmetric", "transposed"],
+)
+def test_parametrized_weights(parametrized) -> None:
+    reference, x = nn.RNN(3, 5), torch.randn(6, 4, 3)
+    parametrized(reference)
+    layer = twin(reference)
+    found, expected = (outputs_and_gradients(m, x, None) for m in (layer, reference))
+    assert deviation(found, expected)[0] <= 1e-5
+
+
+def test_packed_sequences_in_any_order() -> None:
+    reference = nn.LSTM(3, 5, 2, bidirectional=True)
+    packed = pack_sequence([torch.randn(n, 3) for n in (2, 7, 1, 7, 4)], enforce_sorted=False)
+    hx = [torch.randn(4, 5, 5) for _ in range(2)]
+    found, expected = (outputs_and_gradients(m, packed, hx) for m in (twin(reference), reference))
+    assert deviation(found, expected)[0] <= 1e-5
+
+
+# --- cells that plait does not have ----------------------------------------------------------------------------------
+class Minimal(Cell):
+    """A minimal gated unit. d_wx and d_rh differ for the first gate already, so none is shared."""
+
+    name, gates, states, saved = "minimal", ("n", "f"), ("h",), ("n", "f", "rh_n")
+
+    @staticmethod
+    def step(wx, rh, state, dt, ops):
+        (h,) = state
+        f = ops.sigmoid(wx[1] + rh[1])
+        n = ops.tanh(wx[0] + f * rh[0])
+        return ((1 - f) * h + f * n,), (n, f, rh[0])
+
+
+class Coupled(Cell):
+    """An LSTM that takes in what it forgets."""
+
+    name, gates, states, saved = "coupled", ("f", "g", "o"), ("h", "c"), ("f", "g", "o")
+
+    @staticmethod
+    def step(wx, rh, state, dt, ops):
+        _, c = state
+        f, g, o = ops.sigmoid(wx[0] + rh[0]), ops.tanh(wx[1] + rh[1]), ops.sigmoid(wx[2] + rh[2])
+        c = f * c + (1 - f) * g
+        return (o * ops.tanh(c), c), (f, g, o)
+
+
+class Three(Cell):
+    """Three states; the gate in the middle is not shared, the last one would be; more is saved than twice the gates."""
+
+    name, gates, states = "three", ("i", "g", "o"), ("h", "c", "m")
+    saved = ("o", "g", "i", "rh_g", "c_tanh", "m_tanh", "sum")
+
+    @staticmethod
+    def step(wx, rh, state, dt, ops):
+        h, c, m = state
+        i, o = ops.sigmoid(wx[0] + rh[0]), ops.sigmoid(wx[2] + rh[2])
+        g = ops.tanh(wx[1] + i * rh[1])
+        c = 0.5 * c + i * g
+        m = m / (1 + i) + 0.25 * c
+        c_tanh, m_tanh = ops.tanh(c), ops.tanh(m)
+        total = c_tanh - m_tanh
+        return (o * total + 0.125 * h, c, m), (o, g, i, rh[1], c_tanh, m_tanh, total)
+
+
+class Bare(Cell):
+    """Two gates, and nothing saved: its derivative needs the new states alone."""
+
+    name, gates, states, saved = "bare", ("a", "b"), ("h", "s"), ()
+
+    @staticmethod
+    def step(wx, rh, state, dt, ops):
+        s = ops.sigmoid(wx[1] + rh[1] + 0.5 * state[1])
+        return (ops.tanh(wx[0] + rh[0] - s), s), ()
+
+
+NEW = (Minimal(), Coupled(), Three(), Bare())
+
+
+def forward_and_backward(engine, problem: Problem, x: Tensor) -> list[Tensor]:
+    cell, weights = problem.cell, problem.weights
+    rows, finals, tapes = engine.forward(cell, x, problem.state0, weights, problem.layout)
+    needs = Needs.all(cell, weights)
+    d_x, rest = engine.backward(cell, x, weights, tapes, problem.d_rows, problem.d_finals, needs=needs, spend=True)
+    return [rows, *finals, d_x, *(d for group in rest for some in group for d in some)]
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@pytest.mark.parametrize("cell", NEW, ids=lambda cell: cell.name)
+def test_a_new_cell_has_a_kernel(cell, ragged, set_threads, monkeypatch) -> None:
+    set_threads(2)
+    for B, H, by_units in product((1, 9), (5, 37), (False, True)):
+        monkeypatch.setattr(split, "by_units", lambda *_, way=by_units: way)
+        problem = Problem.draw(cell, batch(B, 6, ragged=ragged), H, dtype=torch.float64)
+        x = torch.randn(problem.layout.N, 3, dtype=torch.float64)
+        both = [forward_and_backward(e, problem, x) for e in (FusedEngine(), engines.get("numpy"))]
+        assert_close(*both, 1e-12)
+
+
+@pytest.mark.parametrize(("gates", "states"), [(9, 1), (1, 5)])
+def test_a_cell_that_is_too_large_for_the_kernels_is_refused(gates, states) -> None:
+    """They have room for 8 gates and 4 states."""
+
+    class Large(Cell):
+        name, saved = "large", ()
+
+        @staticmethod
+        def step(wx, rh, state, dt, ops):
+            return tuple(ops.tanh(sum(wx[1:], wx[0]) + sum(rh[1:], rh[0])) for _ in state), ()
+
+    Large.gates, Large.states = (tuple(f"{k}{n}" for n in range(count)) for k, count in (("g", gates), ("h", states)))
+    assert FusedEngine().why_not(Large(), torch.float32, torch.device("cpu"))
+
+
+# --- other processors ------------------------------------------------------------------------------------------------
+TARGETS = [
+    Target(double=False, lanes=4, rows=6),
+    Target(double=False, lanes=8, rows=1),
+    Target(double=False, lanes=16, rows=12),
+    Target(double=False, lanes=16, rows=14),
+    Target(double=False, lanes=1, rows=1, vectors=1),
+    Target(double=False, lanes=1, rows=5),
+    Target(double=False, lanes=4, rows=3, vectors=1),
+    Target(double=False, lanes=4, rows=3, vectors=4),
+    Target(double=True, lanes=2, rows=6),
+    Target(double=True, lanes=8, rows=14),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.rows}x{t.vectors}x{t.lanes}{'d' if t.double else ''}")
+def test_other_vectors_and_registers(target, monkeypatch) -> None:
+    """The GRU has gates of both kinds, the projected LSTM is the only one with products of its own."""
+    dtype = torch.float64 if target.double else torch.float32
+    monkeypatch.setattr(fused, "form_of", cache(lambda cell, dt, _, projected, *__: Form(cell, dt, target, projected)))
+    for cell, P in (("gru", 0), ("lstm", 3)):
+        for B, H, ragged in product((1, 17), (5, 37), (False, True)):
+            problem = Problem.draw(CELLS[cell], batch(B, 6, ragged=ragged), H, P, dtype)
+            x = torch.randn(problem.layout.N, 3, dtype=dtype)
+            exact = replace(
+                problem,
+                weights=[
+                    Weights(*(None if t is None else t.double() for t in vars(w).values())) for w in problem.weights
+                ],
+                state0=[[s.double() for s in states] for states in problem.state0],
+                d_rows=problem.d_rows.double(),
+                d_finals=[d.double() for d in problem.d_finals],
+            )
+            found = forward_and_backward(FusedEngine(), problem, x)
+            expected = forward_and_backward(engines.get("numpy"), exact, x.double())
+            assert_close(found, expected, 1e-12 if target.double else 1e-5)

@@ -1,0 +1,233 @@
+"""The compiled kernels among other threads and processes: forks, workers, ranks, neighbours, too few threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+import plait
+from plait.kernels import threads
+from processes import PATIENCE, finish, in_child, needs_fork, python, start
+
+needs_threads = pytest.mark.skipif(threads.why_alone() is not None, reason="torch's OpenMP threads were not found")
+needs_tasks = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/proc/self/task is not there")
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def everything(layer: plait.LSTM, x: Tensor) -> list[Tensor]:
+    """Outputs and gradients, as plain tensors."""
+    y, states = layer(x)
+    outputs = [y, *states]
+    gradients = torch.autograd.grad([t.square().sum() for t in outputs], list(layer.parameters()))
+    return [t.detach() for t in (*outputs, *gradients)]
+
+
+def same(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def made() -> plait.LSTM:
+    """Several blocks of units, but no product large enough for torch.mm, which hangs in a forked child."""
+    return plait.LSTM(8, 40, bidirectional=True, engine="fused")
+
+
+@needs_fork
+def test_a_forked_child_gets_the_same() -> None:
+    layer, x = made(), torch.randn(6, 20, 8)
+    expected = everything(layer, x)
+    assert threads.threads() == 2 or threads.why_alone()
+    assert in_child(lambda: same(everything(layer, x), expected))
+    assert in_child(lambda: threads.threads() == 1)  # it has no others
+    assert in_child(lambda: in_child(lambda: same(everything(layer, x), expected)))
+    assert not in_child(lambda: same(everything(layer, x + 1), expected))
+    assert same(everything(layer, x), expected)  # and the parent still has its own
+
+
+@needs_fork
+def test_a_graph_made_before_the_fork_is_walked_back_after_it() -> None:
+    layer, d = made(), torch.randn(6, 20, 80)
+    y, _ = layer(torch.randn(6, 20, 8))
+    expected = torch.autograd.grad(y, list(layer.parameters()), d, retain_graph=True)
+    assert in_child(lambda: same(torch.autograd.grad(y, list(layer.parameters()), d), expected))
+
+
+class Encoded(Dataset):
+    """Each item is what a layer makes of it, there and back."""
+
+    def __init__(self, layer: plait.LSTM, x: Tensor) -> None:
+        self.layer, self.x = layer, x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        return everything(self.layer, self.x[index])
+
+
+@needs_fork
+def test_workers_of_a_data_loader() -> None:
+    dataset = Encoded(made(), torch.randn(6, 6, 3, 8))
+    expected = [dataset[k] for k in range(6)]
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, timeout=PATIENCE, multiprocessing_context="fork")
+    for found, item in zip(loader, expected, strict=True):
+        assert same(found, item)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a layer each", "one layer"])
+def test_two_python_threads_at_once(shared: bool) -> None:
+    layers, inputs = [made() for _ in range(2)], [torch.randn(30, 5, 8) for _ in range(2)]
+    if shared:
+        layers[1] = layers[0]
+    expected = [everything(layer, x) for layer, x in zip(layers, inputs, strict=True)]
+    at_once = Barrier(2)
+
+    def repeat(k: int) -> int:
+        at_once.wait(PATIENCE)
+        return sum(same(everything(layers[k], inputs[k]), expected[k]) for _ in range(100))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(repeat, range(2))) == [100, 100]
+
+
+# Prints how many threads torch has, and the largest deviation from engine numpy, for both ways of sharing the work.
+CHECK = """
+import sys
+import torch
+import plait
+from plait.check import deviation, outputs_and_gradients, with_engine
+from plait.engines import get
+from plait.kernels import split
+
+count, times, worst = int(sys.argv[1]), int(sys.argv[2]), 0.0
+torch.set_num_threads(count)
+torch.manual_seed(0)
+reference = plait.GRU(8, 40, bidirectional=True, dtype=torch.float64, engine="numpy")
+layer = with_engine(reference, "fused")
+for lengths in (None, torch.tensor([3, 9, 1, 9, 4])):
+    x = torch.randn(9, 5, 8, dtype=torch.float64)
+    expected = outputs_and_gradients(reference, x, None, lengths)
+    for way in (False, True):
+        split.by_units = lambda *_: way
+        get("fused").programs.clear()
+        for _ in range(times):
+            worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
+print(torch.get_num_threads(), worst)
+"""
+
+
+@pytest.mark.parametrize(
+    "environment", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "3", "OMP_DYNAMIC": "true"}], ids=["one", "three"]
+)
+def test_a_team_that_is_smaller_than_asked_for(environment: dict[str, str]) -> None:
+    out, _ = python(CHECK, 5, 3, **environment)
+    count, worst = out.split()
+    assert count == "5"
+    assert float(worst) <= 1e-12
+
+
+def test_four_threads_beside_a_busy_neighbour() -> None:
+    neighbour = start("while True: pass")
+    try:
+        out, _ = python(CHECK, 4, 8, OMP_NUM_THREADS="4")
+        assert neighbour.poll() is None
+    finally:
+        neighbour.kill()
+        neighbour.communicate()
+    count, worst = out.split()
+    assert count == "4"
+    assert float(worst) <= 1e-12
+
+
+# Prints how many threads the process has: before, with 1, with 2, with torch's own 2 beside, with 3, and with 1 again.
+COUNT = """
+import os
+import torch
+import plait
+
+layer, x = plait.LSTM(8, 40, engine="fused"), torch.randn(9, 20, 8)
+
+def tasks(count, run):
+    torch.set_num_threads(count)
+    for _ in range(3):
+        run()
+    print(len(os.listdir("/proc/self/task")))
+
+def ours():
+    layer(x)[0].sum().backward()
+
+def theirs():
+    (torch.ones(1 << 20) * 2).requires_grad_().sum().backward()
+
+def nothing():
+    (torch.ones(1, requires_grad=True) * 2).backward()
+
+for count, run in ((1, nothing), (1, ours), (2, ours), (2, theirs), (3, ours), (1, ours)):
+    tasks(count, run)
+"""
+
+
+@needs_tasks
+@needs_threads
+def test_no_more_threads_than_torch_has() -> None:
+    """One beside the caller for 2, and the very same one for torch's own work."""
+    before, *after = map(int, python(COUNT)[0].split())
+    assert after[:4] == [before, before + 1, before + 1, before + 2]
+    assert after[4] <= before + 2
+
+
+# Rank 0 prints how far one step of both ranks is from one of a single process on the whole batch, and how far it went.
+TRAIN = """
+import copy
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import plait
+from plait.check import worst
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = plait.GRU(8, 40, 2, bidirectional=True, engine="fused"), nn.Linear(80, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0])
+
+def step(model, x, target):
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    (model(x) - target).square().mean().backward()
+    optimiser.step()
+    return [p.detach() for p in model.parameters()]
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model, x, target = Model().double(), torch.randn(6, 10, 8).double(), torch.randn(6, 10, 1).double()
+before, alone = [p.detach().clone() for p in model.parameters()], copy.deepcopy(model)
+mine = slice(dist.get_rank(), None, 2)
+found = step(DistributedDataParallel(model), x[:, mine], target[:, mine])
+if dist.get_rank() == 0:
+    print(worst(found, step(alone, x, target)), worst(found, before))
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    launch = "import sys; from torch.distributed.run import main; main(sys.argv[1:])"
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
+    out, _ = finish(start(launch, "--standalone", "--nproc-per-node", 2, script, **environment))
+    deviation, change = map(float, out.split())
+    assert deviation <= 1e-10
+    assert change > 1e-3
