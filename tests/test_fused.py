@@ -36,7 +36,9 @@ x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="
 
 
 @pytest.fixture
-def set_threads() -> Iterator[Callable[[int], None]]:
+def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
+    """torch.set_num_threads, and as many are called for the smallest work."""
+    monkeypatch.setattr(fused, "WORTH_A_TEAM", 0)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -122,6 +124,7 @@ def test_threads_and_how_they_share_do_not_change_a_bit(cell, ragged, dtype, set
                 found = problem.walk(engine)
                 expected = expected or found
                 assert_same_bits(found, expected, (B, H, by_units, count))
+            assert ragged or {program.count for program in engine.programs.values()} == {1, 2, 3, 5}
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
@@ -194,7 +197,8 @@ SIZES = {"small": (5, 2, 3, 4), "long": (130, 2, 3, 5), "wide": (3, 2, 300, 5), 
 @pytest.mark.parametrize("bias", [True, False], ids=["", "no bias"])
 @pytest.mark.parametrize("size", SIZES)
 @every_cell
-def test_products_of_every_size(cell, size, bias) -> None:
+def test_products_of_every_size(cell, size, bias, set_threads) -> None:
+    set_threads(2)
     T, B, I, H = SIZES[size]
     x = torch.randn(T, B, I, dtype=torch.float64)
     for bidirectional, proj_size in product((False, True), (0, 3) if cell == "lstm" else (0,)):
@@ -208,7 +212,8 @@ def test_products_of_every_size(cell, size, bias) -> None:
 
 @pytest.mark.parametrize("size", ["small", "large"])
 @every_cell
-def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size) -> None:
+def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size, set_threads) -> None:
+    set_threads(2)
     T, B, I, H = SIZES[size]
     layer = layers.make(cell, I, H, engine="fused", bidirectional=True, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
