@@ -103,7 +103,7 @@ def test_two_python_threads_at_once(shared: bool) -> None:
         assert list(pool.map(repeat, range(2))) == [100, 100]
 
 
-# Prints how many threads the kernels were told to take, and the largest deviation from engine numpy, however they share.
+# Prints how many threads the kernels were told to take, and the largest deviation from engine numpy.
 CHECK = """
 import sys
 import torch
