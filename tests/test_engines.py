@@ -38,10 +38,10 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
             patched.setattr(Walk, "back", counted)
             cell, engine = CELLS["gru"], engines.get(name)
             w = Weights(torch.randn(6, 1), torch.randn(6, 2), None, None, None)
-            x, state0 = torch.randn(T, 1), [torch.zeros(1, 2)]
-            rows, _, tapes = engine.forward(cell, x, [state0], [w], Layout(T, 1))
-            needs = Needs(True, [[True]], [[True, True]])
-            engine.backward(cell, x, [w], tapes, torch.ones_like(rows), [None], needs=needs)
+            x, layout = torch.randn(T, 1), Layout(T, 1)
+            rows, _, kept = engine.forward(cell, x, [torch.zeros(1, 1, 2)], [w], layout)
+            needs = Needs.all(cell, [w])
+            engine.backward(cell, x, [w], kept, torch.ones_like(rows), [None], layout, needs=needs)
         counts[T] = taken
     assert counts == {T: steps_of(T) for T in (4, 8)}
 

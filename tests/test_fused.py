@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
 from plait import engines, layers
 from plait.cells import CELLS, Cell
 from plait.check import deviation, outputs_and_gradients, relative, with_engine
-from plait.engines import Layout, Needs, Tape, Weights, fused
+from plait.engines import Layout, Needs, Weights, fused
 from plait.engines.fused import FusedEngine
+from plait.errors import PlaitError
 from plait.kernels import split
 from plait.kernels.target import Form, Target
 
@@ -62,7 +63,7 @@ class Problem:
     layout: Layout
     weights: list[Weights]
     wx: list[Tensor]
-    state0: list[list[Tensor]]
+    state0: list[Tensor]
     d_rows: Tensor
     d_finals: list[Tensor]
 
@@ -84,25 +85,22 @@ class Problem:
             layout,
             [draw_weights() for _ in range(2)],
             [draw(N, G * H) for _ in range(2)],
-            [[draw(B, width) for width in widths] for _ in range(2)],
+            [draw(2, B, width) for width in widths],
             draw(N, 2 * widths[0]),
-            [draw(B, width) for _ in range(2) for width in widths],
+            [draw(2, B, width) for width in widths],
         )
 
     def walk(self, engine: FusedEngine) -> list[Tensor]:
         """Rows, last states, tapes; then all that comes of the way back."""
         cell, layout, weights = self.cell, self.layout, self.weights
-        wx = [v.clone() for v in self.wx]  # the engine writes over them
-        blanks = [engine.blank(cell, w, layout.B, v) for w, v in zip(weights, wx, strict=True)]
-        projected = weights[0].w_hr is not None
-        tapes = [Tape.of(cell, layout, b, projected=projected, reverse=d == 1) for d, b in enumerate(blanks)]
         prepared = [engine.prepare(cell, w) for w in weights]
-        rows, finals = engine.recur(prepared, wx, tapes, self.state0)
+        rows, finals, kept = engine.recur(prepared, self.wx, self.state0, layout, 1)
+        tapes = engine.tapes(cell, weights, kept, layout, 1)
         result = [rows, *finals, *(tape.states(k).clone() for tape in tapes for k in range(len(cell.states)))]
-        needs = Needs.all(cell, weights)
-        for d in engine.recur_vjp(prepared, tapes, self.d_rows, self.d_finals, needs, spend=True):
-            result += [d.d_wx, *d.d_rh, *d.d_state0, *([] if d.d_projected is None else [d.d_projected])]
-        return result
+        derivatives, d_state0 = engine.recur_vjp(prepared, kept, self.d_rows, self.d_finals, layout, 1)
+        for d in derivatives:
+            result += [d.d_wx, *d.d_rh, *([] if d.d_projected is None else [d.d_projected])]
+        return [*result, *d_state0]
 
 
 def assert_same_bits(found: list[Tensor], expected: list[Tensor], where: object) -> None:
@@ -154,11 +152,11 @@ def test_a_sequence_of_a_ragged_batch_is_bitwise_what_it_is_alone(cell, P, set_t
                 problem,
                 layout=Layout(len(rows), 1),
                 wx=[v[rows] for v in problem.wx],
-                state0=[[s[b : b + 1] for s in states] for states in problem.state0],
+                state0=[s[:, b : b + 1] for s in problem.state0],
                 d_rows=problem.d_rows[rows],
-                d_finals=[d[b : b + 1] for d in problem.d_finals],
+                d_finals=[d[:, b : b + 1] for d in problem.d_finals],
             )
-            expected = [t[rows] if t.shape[0] == layout.N else t[b : b + 1] for t in together]
+            expected = [t[rows] if t.dim() == 2 else t[:, b : b + 1] for t in together]
             assert_same_bits(alone.walk(engine), expected, (B, H, b))
 
 
@@ -191,7 +189,13 @@ def assert_close(found, expected, tolerance: float = 1e-5) -> None:
 
 SOME = (slice(0, 1), slice(1, 2), slice(-1, None), slice(None))  # of the outputs: y, h, the last state, all
 # T, B, I, H: a few numbers; long sums; many columns; what is left to torch.mm
-SIZES = {"small": (5, 2, 3, 4), "long": (130, 2, 3, 5), "wide": (3, 2, 300, 5), "large": (6, 60, 80, 80)}
+SIZES = {
+    "small": (5, 2, 3, 4),
+    "one step": (1, 3, 2, 20),
+    "long": (130, 2, 3, 5),
+    "wide": (3, 2, 300, 5),
+    "large": (6, 60, 80, 80),
+}
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["", "no bias"])
@@ -236,16 +240,19 @@ def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, 
 @every_cell
 def test_a_loss_of_some_outputs_for_some_inputs(cell, bidirectional) -> None:
     layer = layers.make(cell, 3, 5, engine="fused", bidirectional=bidirectional, dtype=torch.float64)
-    x, parameters = torch.randn(3, 3, 3, dtype=torch.float64), list(layer.parameters())
+    parameters = list(layer.parameters())
     states = [torch.randn(1 + bidirectional, 3, 5, dtype=torch.float64) for _ in CELLS[cell].states]
 
-    def run(module: nn.Module, wanted: Sequence[Tensor], chosen: slice, *more: Any) -> list[Tensor]:
+    def run(module: nn.Module, wanted: Sequence[Tensor], chosen: slice, x: Tensor, *more: Any) -> list[Tensor]:
         for t in (x, *states):
             t.requires_grad_(any(t is w for w in wanted))
         return gradients(flat(module(x, *more))[chosen], [*wanted, *module.parameters()])
 
-    for given, lengths, chosen in product((False, True), (None, [2, 3, 1]), SOME):
-        how = chosen, None if not given else tuple(states) if len(states) > 1 else states[0], lengths
+    several, one = (torch.randn(T, 3, 3, dtype=torch.float64) for T in (3, 1))
+    for given, (x, lengths), chosen in product(
+        (False, True), ((several, None), (several, [2, 3, 1]), (one, None)), SOME
+    ):
+        how = chosen, x, None if not given else tuple(states) if len(states) > 1 else states[0], lengths
         d_x, *rest = run(with_engine(layer, "numpy"), [x, *states] if given else [x], *how)
         d_states, d_parameters = rest[: -len(parameters)], rest[-len(parameters) :]
         assert_close(run(layer, [x], *how), [d_x, *d_parameters], 1e-12)
@@ -253,6 +260,23 @@ def test_a_loss_of_some_outputs_for_some_inputs(cell, bidirectional) -> None:
         if given:
             assert_close(run(layer, states, *how), [*d_states, *d_parameters], 1e-12)
             assert_close(run(layer, states[-1:], *how), [*d_states[-1:], *d_parameters], 1e-12)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    """The kernels know addresses only: they would read past the end."""
+    layer = plait.LSTM(3, 5, engine="fused")
+    short = PackedSequence(torch.randn(5, 3), torch.tensor([3, 3, 1]))
+    with pytest.raises(PlaitError, match=r"input of shape \(5, 3\): expected 7 rows of 3"):
+        layer(short)
+    x, w = torch.randn(4, 2, 3), layer.weight_hh_l0
+    for other, found in (
+        (torch.randn(20, 4), r"w_hh is \(20, 4\) in torch.float32: expected \(20, 5\)"),
+        (torch.randn(16, 5), r"w_hh is \(16, 5\) in torch.float32: expected \(20, 5\)"),
+        (w.detach().double(), r"w_hh is \(20, 5\) in torch.float64: expected \(20, 5\) in torch.float32"),
+    ):
+        layer.weight_hh_l0 = nn.Parameter(other)
+        with pytest.raises(PlaitError, match=found):
+            layer(x)
 
 
 # --- the tape is used up, and is the kernel's own --------------------------------------------------------------------
@@ -491,10 +515,12 @@ NEW = (Minimal(), Coupled(), Three(), Bare())
 
 def forward_and_backward(engine, problem: Problem, x: Tensor) -> list[Tensor]:
     cell, weights = problem.cell, problem.weights
-    rows, finals, tapes = engine.forward(cell, x, problem.state0, weights, problem.layout)
+    rows, finals, kept = engine.forward(cell, x, problem.state0, weights, problem.layout)
     needs = Needs.all(cell, weights)
-    d_x, rest = engine.backward(cell, x, weights, tapes, problem.d_rows, problem.d_finals, needs=needs, spend=True)
-    return [rows, *finals, d_x, *(d for group in rest for some in group for d in some)]
+    d_x, d_state0, d_weights = engine.backward(
+        cell, x, weights, kept, problem.d_rows, problem.d_finals, problem.layout, needs=needs, spend=True
+    )
+    return [rows, *finals, d_x, *d_state0, *(d for some in d_weights for d in some)]
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
@@ -550,10 +576,8 @@ def test_other_vectors_and_registers(target, monkeypatch) -> None:
             x = torch.randn(problem.layout.N, 3, dtype=dtype)
             exact = replace(
                 problem,
-                weights=[
-                    Weights(*(None if t is None else t.double() for t in vars(w).values())) for w in problem.weights
-                ],
-                state0=[[s.double() for s in states] for states in problem.state0],
+                weights=[Weights(*(None if t is None else t.double() for t in w)) for w in problem.weights],
+                state0=[s.double() for s in problem.state0],
                 d_rows=problem.d_rows.double(),
                 d_finals=[d.double() for d in problem.d_finals],
             )

@@ -330,9 +330,10 @@ def test_an_edited_step_gives_other_results() -> None:
     x, w = torch.randn(6, 3), Weights(torch.randn(15, 3), torch.randn(15, 5), None, None, None)
 
     def run(cell: Cell, engine) -> list[torch.Tensor]:
-        rows, finals, tapes = engine.forward(cell, x, [None], [w], Layout(3, 2))
-        d_rows = torch.ones_like(rows)
-        d_x, ((_, d_w),) = engine.backward(cell, x, [w], tapes, d_rows, [None], needs=Needs.all(cell, [w]))
+        layout = Layout(3, 2)
+        rows, finals, kept = engine.forward(cell, x, None, [w], layout)
+        d_rows, needs = torch.ones_like(rows), Needs.all(cell, [w])
+        d_x, _, (d_w,) = engine.backward(cell, x, [w], kept, d_rows, [None], layout, needs=needs)
         return [rows, *finals, d_x, *d_w]
 
     engine, reference = FusedEngine(), engines.get("numpy")

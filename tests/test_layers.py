@@ -616,10 +616,8 @@ def test_compile_with_the_default_backend(dynamo) -> None:
 @own_engine
 def test_opaque_op_is_well_formed(engine: str) -> None:
     layer = plait.LSTM(3, 4, 1, bidirectional=True, engine=engine)
-    state = [torch.randn(2, 4, requires_grad=True) for _ in range(4)]
-    w = list(layer.parameters())
-    tensors = [*state[:2], *w[:4], *state[2:], *w[4:]]
+    tensors = [*(torch.randn(2, 2, 4, requires_grad=True) for _ in range(2)), *layer.parameters()]
     for sizes in (None, torch.tensor([2, 2, 1])):
-        x = torch.randn(4 if sizes is None else 5, 3, requires_grad=True)
+        x = torch.randn(*((2, 2) if sizes is None else (5,)), 3, requires_grad=True)
         args = (x, tensors, sizes, 2, "lstm", engine, 2, True, True)
         torch.library.opcheck(torch.ops.plait.layer, args)

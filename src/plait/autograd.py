@@ -8,21 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from . import engines
 from .cells import Cell
-from .engines import Layout, Needs, Tape, Weights
+from .engines import Layout, Needs, Weights
 from .engines.torch import unrolled
 from .errors import PlaitError
 
 
-@dataclass(frozen=True)
-class Call:
-    """What a layer is besides its tensors. Those are, per direction, the initial states and then the weights."""
+class Call(NamedTuple):
+    """What a layer is besides its tensors. Those are the initial states, if any, and per direction the weights."""
 
     cell: Cell
     engine: str
@@ -31,90 +30,83 @@ class Call:
     bias: bool
     stateful: bool  # initial states are given; else they are zero
 
-    def split(self, tensors: Sequence[Any]) -> tuple[list[Sequence[Any] | None], list[Sequence[Any]]]:
-        """Per direction: its states, its weights."""
-        S, each = len(self.cell.states) if self.stateful else 0, len(tensors) // self.directions
-        groups = [tensors[d * each : (d + 1) * each] for d in range(self.directions)]
-        return [group[:S] if self.stateful else None for group in groups], [group[S:] for group in groups]
+    def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
+        """The states; per direction its weights."""
+        S = len(self.cell.states) if self.stateful else 0
+        each = (len(tensors) - S) // self.directions
+        groups = [tensors[S + d * each : S + (d + 1) * each] for d in range(self.directions)]
+        return tensors[:S] if self.stateful else None, groups
 
-    def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """Of the rows and the last states."""
-        w = self.weights(self.split(tensors)[1])[0]
-        H, P, N, B = w.w_hh.shape[0] // len(self.cell.gates), w.w_hh.shape[1], x.shape[0], self.layout.B
-        states = [(B, P), *[(B, H)] * (len(self.cell.states) - 1)]
-        return [(N, self.directions * P), *states * self.directions]
+        GH, P = self.weights(tensors)[0].w_hh.shape
+        widths = [P, *[GH // len(self.cell.gates)] * (len(self.cell.states) - 1)]
+        D, B = self.directions, self.layout.B
+        return [(*x.shape[:-1], D * P), *((D, B, width) for width in widths)]
 
-    def weights(self, groups: Sequence[Sequence[Tensor]]) -> list[Weights]:
-        return [Weights.of(group, bias=self.bias) for group in groups]
-
-    def tapes(self, tensors: Sequence[Tensor], weights: Sequence[Weights]) -> list[Tape]:
-        each = len(tensors) // self.directions
-        return [
-            Tape.of(
-                self.cell,
-                self.layout,
-                tensors[d * each : (d + 1) * each],
-                projected=w.w_hr is not None,
-                reverse=d == 1,
-            )
-            for d, w in enumerate(weights)
-        ]
+    def weights(self, tensors: Sequence[Tensor]) -> list[Weights]:
+        return [Weights.of(group, bias=self.bias) for group in self.split(tensors)[1]]
 
 
 def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """-> rows (N, directions*P), last states, what the tapes hold"""
+    """-> rows (., directions*P), last states, what is kept for the derivative"""
     state0, groups = call.split(tensors)
+    weights = [Weights.of(group, bias=call.bias) for group in groups]
     x = x.resolve_neg()  # a lazily negated view, such as z.conj().imag, has no numbers that an engine could read
-    rows, finals, tapes = engines.get(call.engine).forward(call.cell, x, state0, call.weights(groups), call.layout)
-    return rows, finals, [t for tape in tapes for t in tape.tensors]
+    return engines.get(call.engine).forward(call.cell, x, state0, weights, call.layout)
 
 
 def run_vjp(
     call: Call,
     x: Tensor,
     tensors: Sequence[Tensor],
-    tapes: Sequence[Tensor],
+    kept: Sequence[Tensor],
     d_rows: Tensor | None,
     d_finals: Sequence[Tensor | None],
     needs: Sequence[bool],
     *,
     spend: bool = False,
 ) -> list[Tensor | None]:
-    """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: the tapes may be overwritten."""
+    """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: `kept` may be overwritten."""
     x, d_rows, *d_finals = (None if t is None else t.resolve_neg() for t in (x, d_rows, *d_finals))  # type: ignore[assignment]
-    _, groups = call.split(tensors)
-    weights = call.weights(groups)
-    by_state, by_weight = call.split(needs[1:])
-    unused = [False] * len(call.cell.states)
-    wanted = Needs(needs[0], [some or unused for some in by_state], by_weight)
-    d_x, by_direction = engines.get(call.engine).backward(
-        call.cell, x, weights, call.tapes(tapes, weights), d_rows, d_finals, needs=wanted, spend=spend
+    states, groups = call.split(needs[1:])
+    wanted = Needs(needs[0], states or (), groups)
+    d_x, d_state0, d_weights = engines.get(call.engine).backward(
+        call.cell, x, call.weights(tensors), kept, d_rows, d_finals, call.layout, needs=wanted, spend=spend
     )
-    result: list[Tensor | None] = [d_x]
-    for d_state0, d_weights in by_direction:
-        result += [*(d_state0 if call.stateful else ()), *d_weights]
+    result = [d_x]
+    if states is not None:
+        result += d_state0 or [None] * len(states)
+    for group in d_weights:
+        result += group
     return result
 
 
 def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float = 1) -> tuple[Tensor, ...]:
     """The same on torch's operators, for autograd to differentiate as often as it likes."""
     rows: list[Tensor] = []
-    finals: list[Tensor] = []
-    state0, groups = call.split(tensors)
-    for d, (given, w) in enumerate(zip(state0, call.weights(groups), strict=True)):
-        y, final = unrolled(call.cell, x, given, w, call.layout, reverse=d == 1, dt=dt)
+    finals: list[tuple[Tensor, ...]] = []
+    state0, _ = call.split(tensors)
+    for d, w in enumerate(call.weights(tensors)):
+        given = None if state0 is None else [s[d] for s in state0]
+        y, final = unrolled(call.cell, x.flatten(0, -2), given, w, call.layout, reverse=d == 1, dt=dt)
         rows.append(y)
-        finals += final
-    return torch.cat(rows, 1), *finals
+        finals.append(final)
+    y = torch.cat(rows, 1)
+    return y.view(*x.shape[:-1], y.shape[1]), *(torch.stack(some) for some in zip(*finals, strict=True))
 
 
 NOTHING = nullcontext()
 
 
+def is_autocast(device: torch.device) -> bool:
+    kind = device.type
+    return (kind == "cpu" or torch.amp.is_autocast_available(kind)) and torch.is_autocast_enabled(kind)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """The engines have one precision: that of the weights."""
-    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else NOTHING
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else NOTHING
 
 
 def no_vmap(engine: str) -> PlaitError:
@@ -130,51 +122,46 @@ def no_jvp(engine: str) -> PlaitError:
 
 @dataclass
 class Traced:
-    """A call on its way through Recurrence.apply: carries the tapes from forward to setup_context."""
+    """A call on its way through Recurrence.apply: carries what is kept from forward to setup_context."""
 
     call: Call
-    tapes: Sequence[Tensor] = ()
+    kept: Sequence[Tensor] = ()
 
 
 class Recurrence(torch.autograd.Function):
     """(traced, x, *tensors) -> rows, *last states"""
 
-    @classmethod
-    def plainly(cls, *args: Any) -> Any:
-        """`apply` outside of torch.func's transforms."""
-        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
-
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rows, finals, traced.tapes = run(traced.call, x, tensors)
+        rows, finals, traced.kept = run(traced.call, x, tensors)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
         ctx.call, ctx.count, ctx.spent = traced.call, len(tensors), False
-        ctx.save_for_backward(x, *tensors, *traced.tapes)
+        ctx.save_for_backward(x, *tensors, *traced.kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
         call, needs = ctx.call, ctx.needs_input_grad[1:]
         x, *rest = ctx.saved_tensors
-        tensors, tapes = rest[: ctx.count], rest[ctx.count :]
+        tensors, kept = rest[: ctx.count], rest[ctx.count :]
         with without_autocast(x.device):
-            if ctx.spent:  # the first backward wrote over the tapes, and retain_graph=True asks for another
+            if ctx.spent:  # the first backward wrote over what was kept, and retain_graph=True asks for another
                 with torch.no_grad():
-                    tapes = run(call, x, tensors)[2]
+                    kept = run(call, x, tensors)[2]
             if not torch.is_grad_enabled():
                 ctx.spent = True
-                return None, *run_vjp(call, x, tensors, tapes, d_rows, d_finals, needs, spend=True)
+                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=True)
             # create_graph: the derivative must be differentiable in its turn
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
             ]
-            request = Request(call, needs, len(tensors), len(tapes))
-            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *tapes, *d_outputs))
+            request = Request(call, needs, len(tensors), len(kept))
+            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d_outputs))
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
@@ -187,15 +174,15 @@ class Recurrence(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Request:
-    """What RecurrenceVJP's arguments are: how many tensors, then how many tapes, and the rest d_outputs."""
+    """What RecurrenceVJP's arguments are: how many tensors, then how many were kept, and the rest d_outputs."""
 
     call: Call
     needs: Sequence[bool]  # of x and of the tensors
     tensors: int
-    tapes: int
+    kept: int
 
     def split(self, rest: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        a, b = self.tensors, self.tensors + self.tapes
+        a, b = self.tensors, self.tensors + self.kept
         return rest[:a], rest[a:b], rest[b:]
 
     def chosen(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -208,12 +195,12 @@ class Request:
 
 
 class RecurrenceVJP(torch.autograd.Function):
-    """(request, x, *tensors, *tapes, *d_outputs) -> what is needed of d_x, *d_tensors: differentiable once more"""
+    """(request, x, *tensors, *kept, *d_outputs) -> what is needed of d_x, *d_tensors: differentiable once more"""
 
     @staticmethod
     def forward(request: Request, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        tensors, tapes, d_outputs = request.split(rest)
-        return request.chosen(run_vjp(request.call, x, tensors, tapes, d_outputs[0], d_outputs[1:], request.needs))
+        tensors, kept, d_outputs = request.split(rest)
+        return request.chosen(run_vjp(request.call, x, tensors, kept, d_outputs[0], d_outputs[1:], request.needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -231,7 +218,7 @@ class RecurrenceVJP(torch.autograd.Function):
             return gradients
 
         result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
-        nothing = [None] * request.tapes  # they are functions of the inputs, and counted there
+        nothing = [None] * request.kept  # they are functions of the inputs, and counted there
         return None, *result[:k], *nothing, *result[k:]
 
     @staticmethod
@@ -244,7 +231,7 @@ class RecurrenceVJP(torch.autograd.Function):
 
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """-> rows (N, directions*P), *last states (B, .), differentiable"""
+    """-> rows (., directions*P), *last states (directions, B, .), differentiable"""
     global _undisturbed
     if "torch._dynamo" not in sys.modules:
         return _apply(call, x, tensors)
@@ -255,10 +242,11 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
 
 def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     # Function.apply inspects the signature of forward at each call, for functorch's sake: a tenth of a small step
-    apply = Recurrence.apply if in_functorch() else Recurrence.plainly
+    apply = Recurrence.apply if in_functorch() else plainly
     result: tuple[Tensor, ...] = apply(Traced(call), x, *tensors)
     return result
 
 
+plainly = super(torch.autograd.Function, Recurrence).apply
 in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 _undisturbed: Callable[..., tuple[Tensor, ...]] | None = None

@@ -138,20 +138,21 @@ def engine_deviation(cell: Cell, name: str, dt: int, generator: torch.Generator)
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     def draw_states() -> list[Tensor]:
-        return [draw(layout.B, H) for _ in cell.states]
+        return [draw(2, layout.B, H) for _ in cell.states]
 
     def draw_weights() -> Weights:
         return Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None)
 
-    x, state0, weights = draw(layout.N, I), [draw_states(), draw_states()], [draw_weights(), draw_weights()]
-    d_rows, d_final, engine = draw(layout.N, 2 * H), [*draw_states(), *draw_states()], engines.get(name)
-    rows, final, tapes = engine.forward(cell, x, state0, weights, layout, dt=dt)
-    needs = Needs(True, [[True] * len(cell.states)] * 2, [[True] * 4] * 2)
-    d_x, by_direction = engine.backward(cell, x, weights, tapes, d_rows, d_final, needs=needs)
+    x, state0, weights = draw(layout.N, I), draw_states(), [draw_weights(), draw_weights()]
+    d_rows, d_final, engine = draw(layout.N, 2 * H), draw_states(), engines.get(name)
+    rows, final, kept = engine.forward(cell, x, state0, weights, layout, dt=dt)
+    d_x, d_state0, d_weights = engine.backward(
+        cell, x, weights, kept, d_rows, d_final, layout, needs=Needs.all(cell, weights), dt=dt
+    )
     assert d_x is not None
-    found = [rows, *final, d_x, *(d for pair in by_direction for group in pair for d in group if d is not None)]
+    found = [rows, *final, d_x, *d_state0, *(d for group in d_weights for d in group if d is not None)]
 
-    inputs = [x, *(t for s, w in zip(state0, weights, strict=True) for t in (*s, *w.tensors))]
+    inputs = [x, *state0, *(t for w in weights for t in w.tensors)]
     call = Call(cell, name, layout, 2, bias=True, stateful=True)
     inputs = [t.clone().requires_grad_() for t in inputs]
     outputs = differentiable(call, inputs[0], inputs[1:], dt)

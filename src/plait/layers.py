@@ -1,6 +1,7 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import autograd, cells, engines, opaque
-from .autograd import Call, no_jvp, no_vmap, without_autocast
+from .autograd import Call, is_autocast, no_jvp, no_vmap, without_autocast
 from .cells import Cell
 from .engines import Layout
 from .engines.torch import NATIVE
@@ -37,11 +38,10 @@ class Recurrent(nn.RNNBase):
             return self._plait_lengths(input, hx, lengths)
         cell = cell_of(self)
         weight: Tensor = cast(Tensor, self._flat_weights[0])  # to getattr it would evaluate a parametrization
-        kind = weight.device.type
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
         if engine == "torch" and cell.name in NATIVE:
             return self._plait_native(input, hx)
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if is_autocast(weight.device):
             with without_autocast(weight.device):
                 return self._plait_engine(engine, converted(input, weight.dtype), converted(hx, weight.dtype))
         return self._plait_engine(engine, input, hx)
@@ -95,8 +95,7 @@ class Recurrent(nn.RNNBase):
             hx = None if hx is None else tuple(s.unsqueeze(1) for s in hx)
         T, B = x.shape[:2]
         check_arguments(self, x, hx, None, B)
-        y, finals = self._plait_stack(engine, x.reshape(T * B, x.shape[2]), hx, Layout(T, B))
-        y = y.view(T, B, y.shape[1])
+        y, finals = self._plait_stack(engine, x.contiguous(), hx, Layout(T, B))
         if not batched:
             return y.squeeze(1), state_of(tuple(s.squeeze(1) for s in finals))
         return y.transpose(0, 1) if self.batch_first else y, state_of(finals)
@@ -104,23 +103,22 @@ class Recurrent(nn.RNNBase):
     def _plait_stack(
         self, engine: str, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Rows (N, I) through all layers -> rows (N, D*P), last states (L*D, B, .)"""
+        """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)"""
         cell, D = cell_of(self), 2 if self.bidirectional else 1
-        S = len(cell.states)
         call = Call(cell, engine, layout, D, self.bias, hx is not None)
         apply = opaque.apply if torch.compiler.is_compiling() else autograd.apply
-        finals: list[list[Tensor]] = [[] for _ in range(S)]
+        finals: list[list[Tensor]] = []
+        own: dict[str, Any] = self._parameters  # a parametrized one is not there
         for layer in range(self.num_layers):
-            tensors: list[Tensor] = []
-            for index in range(layer * D, (layer + 1) * D):
-                tensors += () if hx is None else [s[index] for s in hx]
-                tensors += [getattr(self, name) for name in self._all_weights[index]]
+            mine = slice(layer * D, (layer + 1) * D)
+            tensors = [] if hx is None else [s if self.num_layers == 1 else s[mine] for s in hx]
+            for name in chain(*self._all_weights[mine]):
+                tensors.append(own[name] if name in own else getattr(self, name))
             x, *last = apply(call, x, tensors)
-            for k, s in enumerate(last):
-                finals[k % S].append(s)
+            finals.append(last)
             if self.dropout and layer < self.num_layers - 1:
                 x = nn.functional.dropout(x, self.dropout, self.training)
-        return x, tuple(group[0].unsqueeze(0) if len(group) == 1 else torch.stack(group) for group in finals)
+        return x, tuple(finals[0] if len(finals) == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
 
 
 CELL_OF_MODE = {"RNN_TANH": "rnn", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}

@@ -16,7 +16,7 @@ def call_of(
     cell: str, engine: str, x: Tensor, batch_sizes: Tensor | None, B: int, directions: int, bias: bool, stateful: bool
 ) -> Call:
     c = cells.get(cell)
-    layout = Layout(x.shape[0] // B if B else 0, B) if batch_sizes is None else Layout.ragged(batch_sizes)
+    layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
     return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias, stateful)
 
 
@@ -32,29 +32,26 @@ def layer_op(
     bias: bool,
     stateful: bool,
 ) -> list[Tensor]:
-    """-> rows, last states, tapes"""
+    """-> rows, last states, what is kept"""
     call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
-    rows, finals, tapes = run(call, x, tensors)
-    return [rows, *finals, *tapes]
+    rows, finals, kept = run(call, x, tensors)
+    return [rows, *finals, *kept]
 
 
 @layer_op.register_fake
 def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful):  # type: ignore[no-untyped-def]
     c = cells.get(cell)
     call = Call(c, engine, Layout(0, B), directions, bias, stateful)
-    rows, *finals = (x.new_empty(shape) for shape in call.shapes(x, tensors))
-    tapes: list[Tensor] = []
-    for w in call.weights(call.split(tensors)[1]):
-        wx = x.new_empty(x.shape[0], w.w_hh.shape[0])
-        tapes += engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, w, B, wx)
-    return [rows, *finals, *tapes]
+    N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
+    kept = engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, call.weights(tensors), N, B, x)
+    return [*(x.new_empty(shape) for shape in call.shapes(x, tensors)), *kept]
 
 
 @custom_op("plait::layer_vjp", mutates_args=())
 def layer_vjp_op(
     x: Tensor,
     tensors: Sequence[Tensor],
-    tapes: Sequence[Tensor],
+    kept: Sequence[Tensor],
     d_rows: Tensor,
     d_finals: Sequence[Tensor],
     batch_sizes: Tensor | None,
@@ -67,7 +64,7 @@ def layer_vjp_op(
 ) -> list[Tensor]:
     """-> d_x, d_ of the tensors"""
     call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
-    return run_vjp(call, x, tensors, tapes, d_rows, d_finals, [True] * (1 + len(tensors)))  # type: ignore[return-value]
+    return run_vjp(call, x, tensors, kept, d_rows, d_finals, [True] * (1 + len(tensors)))  # type: ignore[return-value]
 
 
 @layer_vjp_op.register_fake
@@ -77,7 +74,7 @@ def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful = inputs
-    states = directions * len(cells.get(cell).states)
+    states = len(cells.get(cell).states)
     ctx.options, ctx.tensors, ctx.states = (B, cell, engine, directions, bias, stateful), len(tensors), states
     ctx.shapes = [o.shape for o in output[: states + 1]]
     sizes = [] if batch_sizes is None else [batch_sizes]
@@ -88,11 +85,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     batch_sizes = rest.pop() if ctx.ragged else None
-    tensors, tapes = rest[: ctx.tensors], rest[ctx.tensors :]
+    tensors, kept = rest[: ctx.tensors], rest[ctx.tensors :]
     d = [
         x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
     ]
-    grads = torch.ops.plait.layer_vjp(x, tensors, tapes, d[0], d[1:], batch_sizes, *ctx.options)
+    grads = torch.ops.plait.layer_vjp(x, tensors, kept, d[0], d[1:], batch_sizes, *ctx.options)
     return grads[0], grads[1:], *[None] * 7
 
 
@@ -103,4 +100,4 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
     """As autograd.apply, for code that is being compiled."""
     options = call.layout.B, call.cell.name, call.engine, call.directions, call.bias, call.stateful
     out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options)
-    return tuple(out[: 1 + call.directions * len(call.cell.states)])
+    return tuple(out[: 1 + len(call.cell.states)])

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from .. import cells, engines
-from ..engines import Layout, Needs, Tape, Weights
+from ..engines import Layout, Weights
 from ..errors import PlaitError, at_least
+from ..kernels import pages
 from .report import Report, Timing, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
 
@@ -39,16 +40,12 @@ class Laps:
 
         wx = self.project()
         mark()
-        tape = Tape.of(
-            self.cell, self.layout, engine.blank(self.cell, w, self.layout.B, wx), projected=False, reverse=False
-        )
-        engine.recur([prepared], [wx], [tape], [None])
+        kept = engine.recur([prepared], [wx], None, self.layout, 1)[2]
         mark()
-        needs = Needs(False, [[False] * states], [[False] * len(w.tensors)])
-        (d,) = engine.recur_vjp([prepared], [tape], self.d_y, [None] * states, needs, spend=True)
+        (d,), _ = engine.recur_vjp([prepared], kept, self.d_y, [None] * states, self.layout, 1)
         mark()
         torch.mm(d.d_wx.t(), self.x)
-        engine.recurrent_gradient(tape, d)
+        engine.recurrent_gradient(engine.tapes(self.cell, [w], kept, self.layout, 1)[0], d)
         mark()
         torch.mm(d.d_wx, w.w_ih)
         mark()
@@ -59,7 +56,7 @@ class Laps:
 
     def project(self) -> Tensor:
         assert self.w.b_ih is not None
-        wx = self.engine.empty(self.x, self.layout.N, self.w.w_ih.shape[0])
+        wx = pages.empty(self.x, self.layout.N, self.w.w_ih.shape[0])
         return torch.addmm(self.w.b_ih, self.x, self.w.w_ih.t(), out=wx)
 
 

@@ -46,13 +46,13 @@ class Network:
 
     def step(self, engine: Engine) -> list[Tensor]:
         """-> outputs, d_x, d_ of the weights"""
-        rows, final, tapes = engine.forward(self.cell, self.x, [None], [self.w], self.layout)
+        rows, final, kept = engine.forward(self.cell, self.x, None, [self.w], self.layout)
         nothing = [None] * len(final)
-        needs = Needs(True, [[False] * len(final)], [[True] * 4])
-        d_x, by_direction = engine.backward(
-            self.cell, self.x, [self.w], tapes, self.d_y, nothing, needs=needs, spend=True
+        needs = Needs(True, [False] * len(final), [[True] * 4])
+        d_x, _, (d_w,) = engine.backward(
+            self.cell, self.x, [self.w], kept, self.d_y, nothing, self.layout, needs=needs, spend=True
         )
-        return [rows, *present([d_x, *by_direction[0][1]])]
+        return [rows, *present([d_x, *d_w])]
 
     def step_by_step(self, engine: Engine) -> list[Tensor]:
         """The same with an array, and a call, for each step."""
@@ -60,18 +60,20 @@ class Network:
         state, taken = None, []
         for t in range(self.layout.T):
             x = self.x[t * B : (t + 1) * B]
-            rows, final, tapes = engine.forward(self.cell, x, [state], [self.w], one)
-            taken.append((x, rows, tapes))
+            rows, final, kept = engine.forward(self.cell, x, state, [self.w], one)
+            taken.append((x, rows, kept))
             state = final
-        needs = Needs(True, [[True] * len(self.cell.states)], [[True] * 4])
+        needs = Needs.all(self.cell, [self.w])
         d_final: Sequence[Tensor | None] = [None] * len(self.cell.states)
         d_x: list[Tensor] = []
         total: list[Tensor] = []
         for t in range(self.layout.T - 1, -1, -1):
-            x, _, tapes = taken[t]
+            x, _, kept = taken[t]
             d_y = self.d_y[t * B : (t + 1) * B]
-            d, by_direction = engine.backward(self.cell, x, [self.w], tapes, d_y, d_final, needs=needs, spend=True)
-            d_final, d_w = by_direction[0][0], present(by_direction[0][1])
+            d, d_final, (some,) = engine.backward(
+                self.cell, x, [self.w], kept, d_y, d_final, one, needs=needs, spend=True
+            )
+            d_w = present(some)
             d_x += present([d])
             total = [a.add_(b) for a, b in zip(total, d_w, strict=True)] if total else d_w
         return [torch.cat([rows for _, rows, _ in taken]), torch.cat(d_x[::-1]), *total]

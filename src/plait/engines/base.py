@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class Layout:
 
     def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
         self.T, self.B, self.batch_sizes = T, B, batch_sizes
+        if batch_sizes is None:
+            self.N, self.is_dense = T * B, True
 
     @classmethod
     def ragged(cls, batch_sizes: Tensor) -> "Layout":
@@ -37,8 +40,8 @@ class Layout:
         return [0, *accumulate(self.sizes)][: self.T]
 
     @cached_property
-    def N(self) -> int:
-        return self.T * self.B if self.batch_sizes is None else sum(self.sizes)
+    def N(self) -> int:  # rows
+        return sum(self.sizes)
 
     @cached_property
     def is_dense(self) -> bool:
@@ -69,8 +72,7 @@ class Layout:
         return range(self.T - 1, -1, -1) if reverse else range(self.T)
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """One layer and direction, shaped as in torch.nn."""
 
     w_ih: Tensor  # (G*H, I)
@@ -88,7 +90,7 @@ class Weights:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [t for t in (self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.w_hr) if t is not None]
+        return [t for t in self if t is not None]
 
 
 @dataclass
@@ -161,17 +163,16 @@ class Prepared:
         return self.weights.w_hr
 
 
-@dataclass(frozen=True)
-class Needs:
-    """Which gradients are wanted: of x, and per direction of the initial states and of the weights, in their order."""
+class Needs(NamedTuple):
+    """Which gradients are wanted: of x, of the initial states, and per direction of the weights, in their order."""
 
     x: bool
-    state0: Sequence[Sequence[bool]]
+    states: Sequence[bool]
     weights: Sequence[Sequence[bool]]
 
     @classmethod
     def all(cls, cell: Cell, weights: Sequence[Weights]) -> "Needs":
-        return cls(True, [[True] * len(cell.states)] * len(weights), [[True] * len(w.tensors) for w in weights])
+        return cls(True, [True] * len(cell.states), [[True] * len(w.tensors) for w in weights])
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,11 @@ class Derivative:
     d_wx: Tensor  # (N, G*H)
     d_rh: Sequence[Tensor]  # (N, .) each; may be d_wx itself, or parts of it
     d_projected: Tensor | None  # (N, P)
-    d_state0: Sequence[Tensor]  # per state (B, .)
 
 
 class Engine(ABC):
+    """States, and what is kept, are those of a layer: a state of all D directions is one tensor, as in torch.nn."""
+
     name: str
     about: str  # one line for `plait engines`
 
@@ -194,41 +196,34 @@ class Engine(ABC):
 
     @abstractmethod
     def recur(
-        self,
-        ps: Sequence[Prepared],
-        wx: Sequence[Tensor],
-        tapes: Sequence[Tape],
-        state0: Sequence[Sequence[Tensor] | None],
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Walks from state0 (None: zeros) and fills the tapes -> rows (N, D*P), per direction the last states (B, .)"""
+        self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Walks from state0 (None: zeros) -> rows (N, D*P), per state the last ones (D, B, .), what is kept"""
 
     @abstractmethod
     def recur_vjp(
         self,
         ps: Sequence[Prepared],
-        tapes: Sequence[Tape],
+        kept: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
-        needs: Needs,
-        spend: bool,
-    ) -> list[Derivative]: ...
+        layout: Layout,
+        dt: float,
+    ) -> tuple[list[Derivative], list[Tensor]]:
+        """-> per direction the derivative, per state d_ of the initial ones (D, B, .). What was kept is overwritten."""
+
+    @abstractmethod
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
+        """The tensors that a walk keeps for its derivative, with nothing in them yet."""
+
+    @abstractmethod
+    def tapes(
+        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+    ) -> list[Tape]:
+        """What is kept, per direction and by name."""
 
     def prepare(self, cell: Cell, w: Weights) -> Prepared:
         return Prepared(cell, w, w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1])
-
-    def blank(self, cell: Cell, w: Weights, B: int, wx: Tensor) -> list[Tensor]:
-        """The tensors of a tape that nothing has been written on yet, for inputs wx (N, G*H). It may keep wx."""
-        N, H = wx.shape[0], w.w_hh.shape[0] // len(cell.gates)
-        return [*self.history(cell, w, B, N, wx), wx.new_empty(N, len(cell.saved), H)]
-
-    def history(self, cell: Cell, w: Weights, B: int, N: int, like: Tensor) -> list[Tensor]:
-        H, P = w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1]
-        history = [self.empty(like, B + N, P if k == 0 else H) for k in range(len(cell.states))]
-        return history if w.w_hr is None else [*history, self.empty(like, N, H)]
-
-    @staticmethod
-    def empty(like: Tensor, rows: int, columns: int) -> Tensor:
-        return like.new_empty(rows, columns)
 
     # The whole-sequence part, which is the same for all engines but for what does these.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
@@ -248,46 +243,52 @@ class Engine(ABC):
         self,
         cell: Cell,
         x: Tensor,
-        state0: Sequence[Sequence[Tensor] | None],
+        state0: Sequence[Tensor] | None,
         weights: Sequence[Weights],
         layout: Layout,
         *,
         dt: float = 1,
-    ) -> tuple[Tensor, list[Tensor], list[Tape]]:
-        """One layer, one direction or two: rows (N, I) -> rows (N, D*P), the last states, and the tapes.
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """One layer, one direction or two: rows (N, I) or (T, B, I) -> as many (., D*P), the last states, what is kept.
 
-        The rows are the caller's own: what is done to them does not reach the tapes.
+        The rows are the caller's own: what is done to them does not reach what is kept.
         """
+        shape, x = x.shape[:-1], x.flatten(0, -2)
         wx = [self.project(x, w) for w in weights]
-        tapes = [
-            Tape.of(cell, layout, self.blank(cell, w, layout.B, v), projected=w.w_hr is not None, reverse=d == 1, dt=dt)
-            for d, (w, v) in enumerate(zip(weights, wx, strict=True))
-        ]
-        rows, finals = self.recur([self.prepare(cell, w) for w in weights], wx, tapes, state0)
-        return rows, finals, tapes
+        rows, finals, kept = self.recur([self.prepare(cell, w) for w in weights], wx, state0, layout, dt)
+        return rows.resize_(*shape, rows.shape[1]), finals, kept  # a view could not be written to in place
 
     def backward(
         self,
         cell: Cell,
         x: Tensor,
         weights: Sequence[Weights],
-        tapes: Sequence[Tape],
+        kept: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
+        layout: Layout,
         *,
         needs: Needs,
         spend: bool = False,
-    ) -> tuple[Tensor | None, list[tuple[Sequence[Tensor], list[Tensor | None]]]]:
-        """-> d_x, and per direction d_ of the initial states and of the weights. `spend`: tapes may be overwritten."""
+        dt: float = 1,
+    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
+        """-> d_x, per state d_ of the initial ones, per direction d_ of the weights.
+
+        `spend`: what was kept may be overwritten.
+        """
+        shape, x = x.shape, x.flatten(0, -2)
+        d_rows = None if d_rows is None else d_rows.flatten(0, -2)
+        kept = kept if spend else [t.clone() for t in kept]
+        tapes = self.tapes(cell, weights, kept, layout, dt)
         prepared = [self.prepare(cell, w) for w in weights]
-        derivatives = self.recur_vjp(prepared, tapes, d_rows, d_finals, needs, spend)
+        derivatives, d_state0 = self.recur_vjp(prepared, kept, d_rows, d_finals, layout, dt)
         d_x: Tensor | None = None
-        result = []
+        d_weights = []
         for d, (w, tape, g) in enumerate(zip(weights, tapes, derivatives, strict=True)):
             if needs.x:
                 d_x = self.mm(g.d_wx, w.w_ih) if d_x is None else d_x.add_(self.mm(g.d_wx, w.w_ih))
-            result.append((g.d_state0, self.weight_gradients(x, w, tape, g, needs.weights[d])))
-        return d_x, result
+            d_weights.append(self.weight_gradients(x, w, tape, g, needs.weights[d]))
+        return None if d_x is None else d_x.view(shape), d_state0, d_weights
 
     def weight_gradients(
         self, x: Tensor, w: Weights, tape: Tape, g: Derivative, wanted: Sequence[bool]
@@ -311,7 +312,7 @@ class Engine(ABC):
 
 
 class OneByOne(Engine):
-    """An engine that takes one direction after the other."""
+    """An engine that takes one direction after the other, and keeps for each the tensors of a tape."""
 
     @abstractmethod
     def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
@@ -320,34 +321,55 @@ class OneByOne(Engine):
     @abstractmethod
     def recur_one_vjp(
         self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
-    ) -> Derivative: ...
+    ) -> tuple[Derivative, Sequence[Tensor]]:
+        """-> and d_ of the initial states, per state (B, .)"""
+
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
+        kept = []
+        for w in weights:
+            H, P = w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1]
+            kept += [like.new_empty(B + N, P if k == 0 else H) for k in range(len(cell.states))]
+            kept += [] if w.w_hr is None else [like.new_empty(N, H)]
+            kept.append(like.new_empty(N, len(cell.saved), H))
+        return kept
+
+    def tapes(
+        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+    ) -> list[Tape]:
+        each, projected = len(kept) // len(weights), weights[0].w_hr is not None
+        return [
+            Tape.of(cell, layout, kept[d * each : (d + 1) * each], projected=projected, reverse=d == 1, dt=dt)
+            for d in range(len(weights))
+        ]
 
     def recur(
-        self,
-        ps: Sequence[Prepared],
-        wx: Sequence[Tensor],
-        tapes: Sequence[Tape],
-        state0: Sequence[Sequence[Tensor] | None],
-    ) -> tuple[Tensor, list[Tensor]]:
-        finals: list[Tensor] = []
-        for p, v, tape, given in zip(ps, wx, tapes, state0, strict=True):
-            for k in range(len(p.cell.states)):
-                tape.initial(k).zero_() if given is None else tape.initial(k).copy_(given[k])
-            finals += self.recur_one(p, v, tape)
-        return torch.cat([tape.states(0) for tape in tapes], 1), finals
+        self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        cell, weights = ps[0].cell, [p.weights for p in ps]
+        kept = self.blank(cell, weights, layout.N, layout.B, wx[0])
+        tapes, finals = self.tapes(cell, weights, kept, layout, dt), []
+        for d, tape in enumerate(tapes):
+            for k in range(len(cell.states)):
+                tape.initial(k).zero_() if state0 is None else tape.initial(k).copy_(state0[k][d])
+            finals.append(self.recur_one(ps[d], wx[d], tape))
+        rows = torch.cat([tape.states(0) for tape in tapes], 1)
+        return rows, [torch.stack(some) for some in zip(*finals, strict=True)], kept
 
     def recur_vjp(
         self,
         ps: Sequence[Prepared],
-        tapes: Sequence[Tape],
+        kept: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
-        needs: Needs,
-        spend: bool,
-    ) -> list[Derivative]:
-        S, result = len(ps[0].cell.states), []
+        layout: Layout,
+        dt: float,
+    ) -> tuple[list[Derivative], list[Tensor]]:
+        derivatives, d_state0 = [], []
+        tapes = self.tapes(ps[0].cell, [p.weights for p in ps], kept, layout, dt)
         for d, (p, tape) in enumerate(zip(ps, tapes, strict=True)):
             h = tape.states(0)
             d_y = h.new_zeros(h.shape) if d_rows is None else d_rows[:, d * p.P : (d + 1) * p.P]
-            result.append(self.recur_one_vjp(p, tape, d_y, d_finals[d * S : (d + 1) * S]))
-        return result
+            derivative, initial = self.recur_one_vjp(p, tape, d_y, [None if f is None else f[d] for f in d_finals])
+            derivatives.append(derivative)
+            d_state0.append(initial)
+        return derivatives, [torch.stack(some) for some in zip(*d_state0, strict=True)]

@@ -8,36 +8,14 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..kernels import job, pages, split, threads
-from ..kernels.program import (
-    B_HH,
-    B_IH,
-    BEFORE,
-    BOUNDS,
-    CARRY,
-    D_PROJECTED,
-    D_W,
-    D_X,
-    EXTRA,
-    FINAL,
-    GATES,
-    GIVEN,
-    HISTORY,
-    PER_DIRECTION,
-    RAW,
-    ROWS,
-    W_HH,
-    W_HR,
-    W_IH,
-    Program,
-    X,
-    place,
-)  # fmt: skip
+from ..errors import PlaitError
+from ..kernels import job, pages, threads
+from ..kernels.layer import SMALL, Kept, Layer, ours
+from ..kernels.program import BEFORE, PER_DIRECTION, Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
 from .base import Derivative, Engine, Layout, Needs, Prepared, Tape, Weights
 
-SMALL, THIN = 1 << 21, 24
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
 
@@ -48,10 +26,13 @@ def form_of(cell: Cell, dt: float, dtype: torch.dtype, projected: bool, schedule
 
 
 class FusedEngine(Engine):
+    """All that a walk keeps is in one tensor: see kernels.layer.Kept."""
+
     name, about = "fused", "kernels compiled for this CPU, on torch's threads"
 
     def __init__(self, schedule: Schedule = DEFAULT) -> None:
         self.schedule = schedule
+        self.forms: dict[tuple[Any, ...], Form] = {}
         self.programs: dict[tuple[Any, ...], Program] = {}
 
     def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
@@ -64,330 +45,293 @@ class FusedEngine(Engine):
             return f"fused has room for {job.MOST_GATES} gates and {job.MOST_STATES} states, {found}: use 'torch'."
         return None
 
-    def ours(self, M: int, N: int, K: int) -> bool:
-        """Whether the kernel does the product (M, K) (K, N) itself: small ones, for one call less, and thin ones, which
-        torch.mm is slow at. For the others torch.mm is as good, and better where the sum is long.
-        """
-        return M * N * K < SMALL or N < THIN or self.schedule is not DEFAULT
+    def form(self, cell: Cell, w: Weights, dt: float) -> Form:
+        key = (cell, dt, w.w_hh.dtype, w.w_hr is not None)
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms[key] = form_of(*key, self.schedule)
+        return form
 
-    def form(self, cell: Cell, dt: float, dtype: torch.dtype, projected: bool) -> Form:
-        return form_of(cell, dt, dtype, projected, self.schedule)
+    def where(self, cell: Cell, w: Weights, N: int, B: int, dt: float) -> Kept:
+        GH, P = w.w_hh.shape
+        return Kept(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
 
-    empty = staticmethod(pages.empty)
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
+        return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, 1).each)]
 
-    def blank(self, cell: Cell, w: Weights, B: int, wx: Tensor) -> list[Tensor]:
-        """The gates take the place of wx: it is theirs from now on."""
-        N, form = wx.shape[0], self.form(cell, 1, wx.dtype, w.w_hr is not None)
-        extra = [self.empty(wx, N, form.E * (w.w_hh.shape[0] // form.G))] if form.E else []
-        return [*self.history(cell, w, B, N, wx), wx, *extra]
+    def tapes(
+        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+    ) -> list[Tape]:
+        where, result = self.where(cell, weights[0], layout.N, layout.B, dt), []
+        for d in range(len(weights)):
+            starts = [d * where.each + start for start in where.starts]
+            gates, extra, raw, *history = (
+                matrix(kept[0], start, *shape) for start, shape in zip(starts, where.shapes, strict=False)
+            )
+            result.append(Tape(layout, d == 1, dt, history, raw if where.form.projected else None, [gates, extra]))
+        return result
 
+    def program(self, make: Callable[[Layer], Program], work: int, layout: Layout, *key: Any) -> Program:
+        """Made once for dense batches of a shape; a ragged one is seldom seen twice."""
+        alone = work < WORTH_A_TEAM or not self.schedule.parallel
+        count = 1 if alone else threads.threads()
+        if layout.batch_sizes is not None:
+            return make(Layer(self.schedule, layout, count, *key[:6]))
+        key = (layout.T, layout.B, count, *key)
+        program = self.programs.get(key)
+        if program is None:
+            if len(self.programs) >= MOST_PROGRAMS:
+                self.programs.clear()
+            program = self.programs[key] = make(Layer(self.schedule, layout, *key[2:9]))
+        return program
+
+    # --- forward
     def forward(
         self,
         cell: Cell,
         x: Tensor,
-        state0: Sequence[Sequence[Tensor] | None],
+        state0: Sequence[Tensor] | None,
         weights: Sequence[Weights],
         layout: Layout,
         *,
         dt: float = 1,
-    ) -> tuple[Tensor, list[Tensor], list[Tape]]:
-        if layout.N == 0:
-            return super().forward(cell, x, state0, weights, layout, dt=dt)
-        (GH, I), projected = weights[0].w_ih.shape, weights[0].w_hr is not None
-        x, tapes, own = x.contiguous(), [], self.ours(layout.N, GH, I)
-        for d, w in enumerate(weights):
-            wx = self.empty(x, layout.N, GH)
-            if not own:
-                torch.mm(x, w.w_ih.t(), out=wx) if w.b_ih is None else torch.addmm(w.b_ih, x, w.w_ih.t(), out=wx)
-            blank = self.blank(cell, w, layout.B, wx)
-            tapes.append(Tape.of(cell, layout, blank, projected=projected, reverse=d == 1, dt=dt))
-        rows, finals = self.walk(x if own else None, weights, tapes, state0, cell)
-        return rows, finals, tapes
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        return self.walk(cell, x.contiguous(), None, state0, weights, layout, dt)
 
     def recur(
-        self,
-        ps: Sequence[Prepared],
-        wx: Sequence[Tensor],
-        tapes: Sequence[Tape],
-        state0: Sequence[Sequence[Tensor] | None],
-    ) -> tuple[Tensor, list[Tensor]]:
-        if tapes[0].layout.N:
-            return self.walk(None, [p.weights for p in ps], tapes, state0, ps[0].cell)
-        for tape, given in zip(tapes, state0, strict=True):
-            for k in range(len(tape.history)):
-                tape.initial(k).zero_() if given is None else tape.initial(k).copy_(given[k])
-        rows = wx[0].new_empty(0, len(ps) * ps[0].P)
-        return rows, [tape.initial(k).clone() for tape in tapes for k in range(len(tape.history))]
+        self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        return self.walk(ps[0].cell, wx[0], wx, state0, [p.weights for p in ps], layout, dt)
 
     def walk(
         self,
-        x: Tensor | None,
-        weights: Sequence[Weights],
-        tapes: Sequence[Tape],
-        state0: Sequence[Sequence[Tensor] | None],
         cell: Cell,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """From wx, or from x, if the launch is to compute wx as well."""
-        layout, w, like = tapes[0].layout, weights[0], tapes[0].saved[0]
-        form = self.form(cell, tapes[0].dt, like.dtype, w.w_hr is not None)
-        H, P, D = like.shape[1] // form.G, w.w_hh.shape[1], len(weights)
-        key = (form, D, H, P, 0 if x is None else x.shape[1], w.b_ih is not None, state0[0] is not None)
-        program = self.program(self.forward_program, layout, key, layout.N * D * w.w_hh.numel())
-        y = self.empty(like, layout.N, D * P)
-        tensors = [like.new_empty(program.workspace), x, y, None, layout.offsets]
-        finals: list[Tensor] = []
-        for w, tape, given in zip(weights, tapes, state0, strict=True):
-            last = [like.new_empty(layout.B, P if k == 0 else H) for k in range(form.S)]
-            tensors += of_direction(w, tape, tape.saved, given or NONE, last)
-            finals += last
+        x: Tensor,
+        wx: Sequence[Tensor] | None,
+        state0: Sequence[Tensor] | None,
+        weights: Sequence[Weights],
+        layout: Layout,
+        dt: float,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """From x, or from wx if that is known already."""
+        w, N, D, S = weights[0], layout.N, len(weights), len(cell.states)
+        (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
+        H, form = GH // len(cell.gates), self.form(cell, w, dt)
+        check(x, N, GH if wx is not None else I, weights, form)
+        y = pages.empty(x, *x.shape[:-1], D * P)
+        finals = [x.new_empty(D, layout.B, P if k == 0 else H) for k in range(S)]
+        if N == 0:
+            for k, final in enumerate(finals):
+                final.zero_() if state0 is None else final.copy_(state0[k])
+            return y, finals, self.blank(cell, weights, N, layout.B, x)
+        project, stateful = wx is None and ours(self.schedule, N, GH, I), state0 is not None
+        program = self.program(
+            lambda layer: layer.forward(project=project, stateful=stateful),
+            *(N * D * GH * P, layout, form, D, I, H, P, w.b_ih is not None, project, stateful),
+        )
+        kept = pages.empty(x, D * program.kept)
+        if not project:
+            for d, w in enumerate(weights):
+                to = matrix(kept, d * program.kept, N, GH)
+                to.copy_(wx[d]) if wx is not None else project_rows(x.view(N, I), w, to)
+        tensors = [kept, x, y, None, layout.offsets]
+        tensors += [*NONE] if state0 is None else [*[s.contiguous() for s in state0], *NONE[S:]]
+        tensors += [*finals, *NONE[S:]]
+        for w in weights:
+            tensors += [*contiguous(w), *NO_GRADIENTS]
         program.run(tensors)
-        return y, finals
+        return y, finals, [kept]
 
-    def program(self, make: Callable[..., Program], layout: Layout, key: tuple[Any, ...], work: int) -> Program:
-        """Made once for dense batches of a shape; a ragged one is seldom seen twice. `work`: multiplications."""
-        alone = not self.schedule.parallel or work < WORTH_A_TEAM
-        count = 1 if alone else threads.threads()
-        if layout.batch_sizes is not None:
-            return make(layout, count, *key)
-        key = (make.__name__, layout.T, layout.B, count, *key)
-        program = self.programs.get(key)
-        if program is None:
-            program = make(layout, count, *key[4:])
-            if len(self.programs) >= MOST_PROGRAMS:
-                self.programs.clear()
-            self.programs[key] = program
-        return program
-
+    # --- backward
     def recur_vjp(
         self,
         ps: Sequence[Prepared],
-        tapes: Sequence[Tape],
+        kept: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
-        needs: Needs,
-        spend: bool,
-    ) -> list[Derivative]:
-        only = Needs(False, needs.state0, [[False] * len(p.weights.tensors) for p in ps])
-        weights = [p.weights for p in ps]
-        return self.walk_back(ps[0].cell, tapes[0].saved[0], weights, tapes, d_rows, d_finals, only, spend)[0]
+        layout: Layout,
+        dt: float,
+    ) -> tuple[list[Derivative], list[Tensor]]:
+        cell, weights = ps[0].cell, [p.weights for p in ps]
+        needs = Needs(False, [True] * len(cell.states), [[False] * len(w.tensors) for w in weights])
+        befores = [None] * len(ps)
+        _, d_state0, _, d_projected = self.walk_back(
+            cell, kept[0], weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
+        )
+        form, tapes = self.form(cell, weights[0], dt), self.tapes(cell, weights, kept, layout, dt)
+        return [derivative(form, *pair) for pair in zip(tapes, d_projected, strict=True)], d_state0
 
     def backward(
         self,
         cell: Cell,
         x: Tensor,
         weights: Sequence[Weights],
-        tapes: Sequence[Tape],
+        kept: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
+        layout: Layout,
         *,
         needs: Needs,
         spend: bool = False,
-    ) -> tuple[Tensor | None, list[tuple[Sequence[Tensor], list[Tensor | None]]]]:
-        if tapes[0].layout.N == 0:
-            return nothing(x, weights, tapes, d_finals, needs)
-        x = x.contiguous()
-        derivatives, d_x, d_w = self.walk_back(cell, x, weights, tapes, d_rows, d_finals, needs, spend)
-        for d, (w, tape, g) in enumerate(zip(weights, tapes, derivatives, strict=True)):
-            (GH, I), N = w.w_ih.shape, x.shape[0]
-            if d_x is not None and not self.ours(N, I, GH):
-                torch.mm(g.d_wx, w.w_ih, out=d_x) if d == 0 else d_x.addmm_(g.d_wx, w.w_ih)
-            self.rest(x, w, tape, g, d_w[d])
-        return d_x, [(g.d_state0, d_w[d]) for d, g in enumerate(derivatives)]
+        dt: float = 1,
+    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
+        if layout.N == 0:
+            return nothing(cell, x, weights, d_finals, layout.B, needs)
+        x, own = x.contiguous(), kept[0] if spend else kept[0].clone()
+        befores: list[Tensor | None] = [None] * len(weights)
+        if not layout.is_dense:
+            tapes = self.tapes(cell, weights, [own], layout, dt)
+            befores = [t.before_all(0) if some[1] else None for t, some in zip(tapes, needs.weights, strict=True)]
+        d_x, d_state0, d_w, d_projected = self.walk_back(
+            cell, x, weights, own, befores, d_rows, d_finals, layout, needs, dt
+        )
+        w = weights[0]
+        small = layout.N * w.w_hh.shape[0] * max(w.w_ih.shape[1], w.w_hh.shape[1]) < SMALL
+        if not small or w.w_hr is not None or any(False in some for some in needs.weights):
+            form, tapes = self.form(cell, w, dt), self.tapes(cell, weights, [own], layout, dt)
+            rows, d_rows = x.view(layout.N, -1), None if d_x is None else d_x.view(layout.N, -1)
+            for d, tape in enumerate(tapes):
+                before = tape.before_all(0) if layout.is_dense else befores[d]
+                g = derivative(form, tape, d_projected[d])
+                self.rest(rows, weights[d], tape, before, g, d_rows, d_w[d])
+        return d_x, d_state0, d_w
 
     def walk_back(
         self,
         cell: Cell,
         x: Tensor,
         weights: Sequence[Weights],
-        tapes: Sequence[Tape],
+        kept: Tensor,
+        befores: Sequence[Tensor | None],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
+        layout: Layout,
         needs: Needs,
-        spend: bool,
-    ) -> tuple[list[Derivative], Tensor | None, list[list[Tensor | None]]]:
-        """The walk, and those products that the launch does itself."""
-        layout, w, S = tapes[0].layout, weights[0], len(cell.states)
-        form = self.form(cell, tapes[0].dt, x.dtype, w.w_hr is not None)
-        P, H, D = w.w_hh.shape[1], w.w_hh.shape[0] // form.G, len(weights)
+        dt: float,
+    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]], list[Tensor | None]]:
+        """The walk, and those products that the launch does itself -> d_x, d_state0, d_ of the weights, d_projected"""
+        w, N, B, D, S = weights[0], layout.N, layout.B, len(weights), len(cell.states)
+        (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
+        H, form = GH // len(cell.gates), self.form(cell, w, dt)
         if d_rows is None:
-            d_rows = x.new_zeros(1, D * P).expand(layout.N, -1)
-        elif d_rows.stride(1) != 1:
-            d_rows = d_rows.contiguous()
+            d_rows, stride = x.new_zeros(D * P), 0
+        elif d_rows.is_contiguous() or d_rows.dim() != 2 or d_rows.stride(1) != 1:
+            d_rows, stride = d_rows.contiguous(), D * P
+        else:
+            stride = d_rows.stride(0)
         given = tuple([d is not None for d in d_finals])
-        wanted = tuple([tuple(n) for n in needs.weights])
-        finish = tuple([n[0] for n in needs.state0])
-        I, bias = w.w_ih.shape[1], w.b_ih is not None
-        key = (form, D, H, P, I, bias, d_rows.stride(0), given, needs.x, wanted, finish)
-        program = self.program(self.backward_program, layout, key, layout.N * D * w.w_hh.numel())
-        d_x = self.empty(x, x.shape[0], x.shape[1]) if needs.x else None
-        tensors = [x.new_empty(program.workspace), x, d_rows, d_x, layout.offsets]
-        derivatives, d_weights = [], []
-        for d, (w, tape) in enumerate(zip(weights, tapes, strict=True)):
-            saved = tape.saved if spend else [t.clone() for t in tape.saved]
-            carry = [x.new_empty(layout.B, P if k == 0 else H) for k in range(S)]
-            d_projected = None if tape.raw is None else x.new_empty(layout.N, P)
-            d_w = [t.new_empty(t.shape) if some else None for t, some in zip(w.tensors, needs.weights[d], strict=True)]
-            before = tape.before_all(0) if needs.weights[d][1] and not layout.is_dense else None
-            tensors += of_direction(
-                w, tape, saved, d_finals[d * S : (d + 1) * S], NONE, carry, d_w, before, d_projected
-            )
-            shared, d_rh = form.shared * H, [saved[0]]
-            if form.shared < form.G:
-                d_rh = [saved[0][:, :shared], saved[1][:, : form.G * H - shared]]
-            derivatives.append(Derivative(saved[0], d_rh, d_projected, carry))
+        wanted = tuple([tuple(some) for some in needs.weights])
+        needs_states = True in needs.states
+        program = self.program(
+            lambda layer: layer.backward(
+                stride=stride, given=given, needs_x=needs.x, needs_states=needs_states, needs=wanted
+            ),
+            *(N * D * GH * P, layout, form, D, I, H, P, w.b_ih is not None),
+            *(stride, given, needs.x, needs_states, wanted),
+        )
+        d_x = pages.empty(x, *x.shape) if needs.x else None
+        d_state0 = [x.new_empty(D, B, P if k == 0 else H) for k in range(S)] if needs_states else []
+        tensors = [kept, x, d_rows, d_x, layout.offsets]
+        tensors += [*[None if d is None else d.contiguous() for d in d_finals], *NONE[S:]]
+        tensors += [*d_state0, *NONE[len(d_state0) :]]
+        d_weights, projections = [], []
+        for d, w in enumerate(weights):
+            held = contiguous(w)
+            present = [t for t in held if t is not None]
+            d_w = [torch.empty_like(t) if some else None for t, some in zip(present, wanted[d], strict=True)]
+            d_projected = None if w.w_hr is None else x.new_empty(N, P)
+            tensors += [*held, befores[d], d_projected, *d_w, *NO_GRADIENTS[2 + len(d_w) :]]
             d_weights.append(d_w)
+            projections.append(d_projected)
         program.run(tensors)
-        return derivatives, d_x, d_weights
+        return d_x, d_state0, d_weights, projections
 
-    def rest(self, x: Tensor, w: Weights, tape: Tape, g: Derivative, d_w: Sequence[Tensor | None]) -> None:
+    def rest(
+        self,
+        x: Tensor,
+        w: Weights,
+        tape: Tape,
+        before: Tensor | None,
+        g: Derivative,
+        d_x: Tensor | None,
+        d_w: Sequence[Tensor | None],
+    ) -> None:
         """What torch does better, when the walk is done."""
         N, (GH, I), P = x.shape[0], w.w_ih.shape, w.w_hh.shape[1]
-        if d_w[0] is not None and not self.ours(GH, I, N):
-            torch.mm(g.d_wx.t(), x, out=d_w[0])
-        if d_w[1] is not None:
-            row = 0
-            for part in g.d_rh:
-                end = row + part.shape[1]
-                if not self.ours(end - row, P, N):
-                    torch.mm(part.t(), tape.before_all(0), out=d_w[1][row:end])
-                row = end
+        if d_x is not None and not ours(self.schedule, N, I, GH):
+            d_x.addmm_(g.d_wx, w.w_ih, beta=1 if tape.reverse else 0)
+        biases = d_w[2:4] if w.b_ih is not None else (None, None)
+        if not ours(self.schedule, GH, I, N) or d_w[0] is None:
+            if d_w[0] is not None:
+                torch.mm(g.d_wx.t(), x, out=d_w[0])
+            if biases[0] is not None:
+                torch.sum(g.d_wx, 0, out=biases[0])
+        row = 0
+        for part in g.d_rh:
+            end = row + part.shape[1]
+            if not ours(self.schedule, end - row, P, N) or d_w[1] is None:
+                if d_w[1] is not None and before is not None:
+                    torch.mm(part.t(), before, out=d_w[1][row:end])
+                if biases[1] is not None and biases[0] is not None and len(g.d_rh) == 1:
+                    biases[1].copy_(biases[0])
+                elif biases[1] is not None:
+                    torch.sum(part, 0, out=biases[1][row:end])
+            row = end
         if w.w_hr is not None and d_w[-1] is not None and tape.raw is not None and g.d_projected is not None:
             torch.mm(g.d_projected.t(), tape.raw, out=d_w[-1])
-        if w.b_ih is None:
-            return
-        if d_w[2] is not None and (d_w[0] is None or not self.ours(GH, I, N)):
-            torch.sum(g.d_wx, 0, out=d_w[2])
-        if d_w[3] is not None and len(g.d_rh) == 1:
-            d_w[3].copy_(g.d_wx.sum(0) if d_w[2] is None else d_w[2])
-        elif d_w[3] is not None:
-            row = 0
-            for part in g.d_rh:
-                end = row + part.shape[1]
-                if d_w[1] is None or not self.ours(end - row, P, N):
-                    torch.sum(part, 0, out=d_w[3][row:end])
-                row = end
-
-    def forward_program(
-        self, layout: Layout, count: int, form: Form, D: int, H: int, P: int, I: int, bias: bool, stateful: bool
-    ) -> Program:
-        program, fuse = Program(form, count, back=False), self.schedule.fuse and D == 1
-        for d in range(D):
-            at = describe_walk(program, d, layout, H, P, [stateful] * form.S)
-            program.point(at + job.ROWS, ROWS, d * P)
-            program.words[at + job.ROWS_STRIDE] = D * P * form.target.size
-            program.point(at + job.BIAS, place(d, B_HH))
-        for d in range(D if I else 0):
-            shape, b = (layout.N, form.G * H, I), place(d, B_IH) if bias else None
-            program.multiply(X, place(d, W_IH), place(d, GATES), shape, transposed=True, bias=b)
-            if fuse:
-                program.unite(d)
-        program.finish(split.slices(layout, D, count), not fuse and split.by_units(form, layout, H, D, count))
-        return program
-
-    def backward_program(
-        self,
-        layout: Layout,
-        count: int,
-        form: Form,
-        D: int,
-        H: int,
-        P: int,
-        I: int,
-        bias: bool,
-        stride: int,
-        given: Sequence[bool],
-        needs_x: bool,
-        wanted: Sequence[Sequence[bool]],
-        finish: Sequence[bool],
-    ) -> Program:
-        program, fuse = Program(form, count, back=True), self.schedule.fuse and D == 1
-        N, B, S, GH = layout.N, layout.B, form.S, form.G * H
-        for d in range(D):
-            at = describe_walk(program, d, layout, H, P, given[d * S : (d + 1) * S])
-            program.point(at + job.ROWS, ROWS, d * P)
-            program.words[at + job.ROWS_STRIDE] = stride * form.target.size
-            program.words[at + job.FINISH] = finish[d]
-        for d in range(D):
-            some, gates = wanted[d], place(d, GATES)
-            if needs_x and self.ours(N, I, GH):
-                program.multiply(gates, place(d, W_IH), D_X, (N, I, GH), transposed=False, phase=d)
-                if fuse:
-                    program.unite(d)
-            if some[0] and self.ours(GH, I, N):
-                sums = place(d, D_W + 2) if bias and some[2] else None
-                program.outer(gates, X, place(d, D_W), (GH, I, N), stride=GH, sums=sums)
-            before, first = (place(d, HISTORY), B if d == 1 else 0) if layout.is_dense else (place(d, BEFORE), 0)
-            shared, alone = form.shared * H, len(range(form.shared, form.G))
-            for tensor, row, end, width in ((gates, 0, shared, GH), (place(d, EXTRA), shared, GH, form.E * H)):
-                if some[1] and end > row and self.ours(end - row, P, N):
-                    sums = place(d, D_W + 3) if bias and some[3] and alone else None
-                    shape = (end - row, P, N)
-                    program.outer(
-                        tensor, before, place(d, D_W + 1), shape, stride=width, row=row, b_row=first, sums=sums
-                    )
-        program.finish(split.slices(layout, D, count), not fuse and split.by_units(form, layout, H, D, count))
-        return program
 
 
 NONE: tuple[None, ...] = (None,) * job.MOST_STATES
+NO_GRADIENTS: tuple[None, ...] = (None,) * (PER_DIRECTION - BEFORE)
 
 
-def of_direction(
-    w: Weights,
-    tape: Tape,
-    saved: Sequence[Tensor],
-    given: Sequence[Tensor | None],
-    final: Sequence[Tensor | None],
-    carry: Sequence[Tensor | None] = NONE,
-    d_w: Sequence[Tensor | None] = (),
-    before: Tensor | None = None,
-    d_projected: Tensor | None = None,
-) -> list[Tensor | None]:
-    """What kernels.program counts for each direction, in that order."""
-    S, extra = len(tape.history), saved[1] if len(saved) > 1 else None
-    rest = NONE[S:]
-    held = [None if t is None else t.contiguous() for t in (w.w_ih, w.w_hh, w.b_ih, w.b_hh, w.w_hr, *given[:S])]
-    return [
-        *held[:5], saved[0], extra, tape.raw, d_projected, before,
-        *tape.history, *rest, *held[5:], *rest, *final[:S], *rest, *carry[:S], *rest,
-        *d_w, *[None] * (PER_DIRECTION - D_W - len(d_w)),
-    ]  # fmt: skip
+def check(x: Tensor, N: int, columns: int, weights: Sequence[Weights], form: Form) -> None:
+    """The kernels know addresses, and would read and write past the end of what is too short."""
+    if x.numel() != N * columns:
+        raise PlaitError(
+            f"input of shape {tuple(x.shape)}: expected {N} rows of {columns}, as many as there are steps."
+        )
+    GH, I = weights[0].w_ih.shape
+    H = GH // form.G
+    P = weights[0].w_hh.shape[1] if form.projected else H
+    for w in weights:
+        expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
+        for name, t, shape in zip(w._fields, w, expected, strict=True):
+            if t is not None and (t.shape != shape or t.dtype != x.dtype):
+                found = f"{tuple(t.shape)} in {t.dtype}"
+                raise PlaitError(f"weight {name} is {found}: expected {shape} in {x.dtype}, to go with the others.")
 
 
-def describe_walk(program: Program, d: int, layout: Layout, H: int, P: int, given: Sequence[bool]) -> int:
-    form, N, B, reverse = program.form, layout.N, layout.B, d == 1
-    at = program.walk(layout.T, B, H, P, reverse)
-    for field, tensor in (
-        (job.GATES, GATES),
-        (job.WEIGHT, W_HH),
-        (job.EXTRA, EXTRA),
-        (job.PROJECTION, W_HR),
-        (job.RAW, RAW),
-    ):
-        program.point(at + field, place(d, tensor))
-    program.point(at + job.D_PROJECTED, place(d, D_PROJECTED))
-    if not layout.is_dense:
-        program.point(at + job.STARTS, BOUNDS)
-    for k in range(form.S):
-        width = P if k == 0 else H
-        program.point(at + job.STATES + k, place(d, HISTORY + k), 0 if reverse else B * width)
-        program.point(at + job.INITIAL + k, place(d, HISTORY + k), N * width if reverse else 0)
-        program.point(at + job.GIVEN + k, place(d, GIVEN + k))
-        program.point(at + job.FINAL + k, place(d, FINAL + k))
-        program.point(at + job.CARRY + k, place(d, CARRY + k))
-    return at
+def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:
+    return tensor.as_strided((rows, columns), (columns, 1), start)
+
+
+def contiguous(w: Weights) -> list[Tensor | None]:
+    return [None if t is None else t.contiguous() for t in w]
+
+
+def project_rows(x: Tensor, w: Weights, to: Tensor) -> None:
+    torch.mm(x, w.w_ih.t(), out=to) if w.b_ih is None else torch.addmm(w.b_ih, x, w.w_ih.t(), out=to)
+
+
+def derivative(form: Form, tape: Tape, d_projected: Tensor | None) -> Derivative:
+    """What is in the place of gates and extra, after the walk back."""
+    gates, extra = tape.saved
+    GH = gates.shape[1]
+    shared = form.shared * GH // form.G
+    d_rh = [gates] if form.shared == form.G else [gates[:, :shared], extra[:, : GH - shared]]
+    return Derivative(gates, d_rh, d_projected)
 
 
 def nothing(
-    x: Tensor, weights: Sequence[Weights], tapes: Sequence[Tape], d_finals: Sequence[Tensor | None], needs: Needs
-) -> tuple[Tensor | None, list[tuple[Sequence[Tensor], list[Tensor | None]]]]:
+    cell: Cell, x: Tensor, weights: Sequence[Weights], d_finals: Sequence[Tensor | None], B: int, needs: Needs
+) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
     """No steps, or no sequences: what comes in at the end goes out at the beginning."""
-    result: list[tuple[Sequence[Tensor], list[Tensor | None]]] = []
-    S = len(tapes[0].history)
-    for d, (w, tape) in enumerate(zip(weights, tapes, strict=True)):
-        d_state0 = [
-            torch.zeros_like(tape.initial(k)) if g is None else g for k, g in enumerate(d_finals[d * S : (d + 1) * S])
-        ]
-        d_w = [torch.zeros_like(t) if n else None for t, n in zip(w.tensors, needs.weights[d], strict=True)]
-        result.append((d_state0, d_w))
-    return torch.zeros_like(x) if needs.x else None, result
+    (GH, P), D = weights[0].w_hh.shape, len(weights)
+    widths = [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
+    d_state0 = [x.new_zeros(D, B, n) if d is None else d for d, n in zip(d_finals, widths, strict=True)]
+    d_w = [
+        [torch.zeros_like(t) if n else None for t, n in zip(w.tensors, some, strict=True)]
+        for w, some in zip(weights, needs.weights, strict=True)
+    ]
+    return torch.zeros_like(x) if needs.x else None, d_state0, d_w

@@ -95,7 +95,9 @@ class PythonEngine(OneByOne):
             fill(tape.raw, raw)
         return tuple(fill(torch.empty_like(tape.initial(k)), states[k]) for k in range(S))
 
-    def recur_one_vjp(self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]) -> Derivative:
+    def recur_one_vjp(
+        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
+    ) -> tuple[Derivative, Sequence[Tensor]]:
         layout, S = tape.layout, len(p.cell.states)
         walk = Walk(p, tape)
         d_y: Matrix = d_rows.tolist()
@@ -115,12 +117,12 @@ class PythonEngine(OneByOne):
             walk.back(steps, d_y, d_last)
         like = d_rows.new_empty
         GH = len(p.cell.gates) * p.H
-        return Derivative(
+        derivative = Derivative(
             fill(like(layout.N, GH), walk.d_wx),
             [fill(like(layout.N, GH), walk.d_rh)],
             None if p.w_hr is None else fill(like(layout.N, p.P), walk.d_projected),
-            tuple(fill(torch.empty_like(tape.initial(k)), walk.d_state0[k]) for k in range(S)),
         )
+        return derivative, tuple(fill(torch.empty_like(tape.initial(k)), walk.d_state0[k]) for k in range(S))
 
 
 class QuadraticEngine(PythonEngine):

@@ -45,7 +45,9 @@ class Stepwise(OneByOne):
                 saved[at, k] = value
         return final
 
-    def recur_one_vjp(self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]) -> Derivative:
+    def recur_one_vjp(
+        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
+    ) -> tuple[Derivative, Sequence[Tensor]]:
         cell, layout, G, S = p.cell, tape.layout, len(p.cell.gates), len(p.cell.states)
         derived = trace(cell, tape.dt)
         vjp = compiled(derived.vjp, self.ops)
@@ -79,4 +81,4 @@ class Stepwise(OneByOne):
             back = d_rh_rows[at].reshape(n, G * p.H) @ w_hh
             for k in range(S):
                 d_states[k][:n] = d[2 * G + k] + back if k == 0 else d[2 * G + k]
-        return Derivative(d_wx.view(layout.N, G * p.H), [d_rh.view(layout.N, G * p.H)], d_projected, d_state0)
+        return Derivative(d_wx.view(layout.N, G * p.H), [d_rh.view(layout.N, G * p.H)], d_projected), d_state0

@@ -68,14 +68,14 @@ def key(*parts: str) -> str:
 
 @cache
 def walk() -> Addresses:
-    """The two functions that all cells share."""
+    """The functions that all cells share."""
 
     def build() -> bytes:
         from . import native  # and numba with it, which a process that finds its code in the cache does not need
 
         return native.walks()
 
-    return load("the walk through time", key("walk"), build, ("plait_walk_forward", "plait_walk_backward"))
+    return load("the walk through time", key("walk"), build, WALKS)
 
 
 @cache
@@ -94,6 +94,7 @@ def leaves(form: Form) -> Addresses:
     return load(what, key(*text), build, (*NAMES, *more))
 
 
+WALKS = ("plait_walk_forward", "plait_walk_backward", "plait_start")
 NAMES = (
     "plait_product",
     "plait_product_on",

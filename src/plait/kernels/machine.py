@@ -58,7 +58,7 @@ copy = emitted(
 )
 zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
 ask = _calling(0, I32, True)  # int f(void)
-call6, call9 = _calling(6, ir.VoidType(), False), _calling(9, ir.VoidType(), False)
+call1, call4, call6, call9 = (_calling(count, ir.VoidType(), False) for count in (1, 4, 6, 9))
 
 
 def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:

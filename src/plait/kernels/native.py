@@ -11,19 +11,23 @@ from .target import I64, Form
 
 
 def walks() -> bytes:
-    """plait_walk_forward(launch) and plait_walk_backward(launch), callable from C."""
+    """plait_walk_forward(launch), plait_walk_backward(launch) and plait_start, callable from C."""
     from . import recurrence  # numba compiles what it holds when it is imported
 
-    module, target = ir.Module("plait_walks"), cpu_target.target_context
-    kernels = {"plait_walk_forward": recurrence.forward, "plait_walk_backward": recurrence.backward}
-    compiled = {name: kernel.overloads[(types.intp,)] for name, kernel in kernels.items()}
-    for name, result in compiled.items():
-        entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64]), name)
+    module, target, libraries = ir.Module("plait_walks"), cpu_target.target_context, []
+    for name, function in (
+        ("plait_walk_forward", recurrence.forward),
+        ("plait_walk_backward", recurrence.backward),
+        ("plait_start", recurrence.start),
+    ):
+        ((arguments, result),) = function.overloads.items()
+        entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(arguments)), name)
         build = ir.IRBuilder(entry.append_basic_block())
         callee = target.declare_function(module, result.fndesc)
-        target.call_conv.call_function(build, callee, types.void, (types.intp,), entry.args)
+        target.call_conv.call_function(build, callee, types.void, arguments, entry.args)
         build.ret_void()
-    return machine_code(module, *(result.library for result in compiled.values()))
+        libraries.append(result.library)
+    return machine_code(module, *libraries)
 
 
 def leaves(form: Form) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 HUGE = 1 << 21  # bytes of a large page
-WORTH = 1 << 20  # numbers: two large pages or more
+WORTH = 1 << 22  # bytes: two large pages or more
 MADV_HUGEPAGE = 14
 
 
@@ -21,10 +21,10 @@ def madvise() -> Any:
     return function
 
 
-def empty(like: Tensor, rows: int, columns: int) -> Tensor:
-    """like.new_empty(rows, columns); the system is asked for large pages, and may refuse."""
-    tensor = like.new_empty(rows, columns)
-    if rows * columns >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """like.new_empty(shape); the system is asked for large pages, and may refuse."""
+    tensor = like.new_empty(*shape)
+    if tensor.nbytes >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
         start = tensor.data_ptr()
         first, last = -(-start // HUGE) * HUGE, (start + tensor.nbytes) // HUGE * HUGE
         advise(first, last - first, MADV_HUGEPAGE)

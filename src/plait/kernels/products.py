@@ -19,7 +19,7 @@ def blocks(walk, columns):
 
 @native(14)
 def tile(walk, size, panels, narrow, a, lda, step, depth, more, ldm, more_depth, panel, stride, scratch):
-    """One tile of rows times any number of panels."""
+    """One tile of rows times any number of panels. a = 0: rows of zeros."""
     SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
     slot, some, most = TILE_ROWS * WIDTH * SIZE, 0, 1
     while most * 2 * size <= TILE_ROWS:
@@ -28,13 +28,10 @@ def tile(walk, size, panels, narrow, a, lda, step, depth, more, ldm, more_depth,
         while most > panels - some:
             most //= 2
         key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
-        if a:
-            call9(get(walk, job.PRODUCT), key, a, lda, step, depth, at, stride, to, 0)
-            if more_depth:
-                at += depth * WIDTH * SIZE
-                call9(get(walk, job.PRODUCT_ON), key, more, ldm, step, more_depth, at, stride, to, 0)
-        else:
-            zero(to, most * slot)
+        call9(get(walk, job.PRODUCT), key, a, lda, step, depth if a else 0, at, stride, to, 0)
+        if a and more_depth:
+            at += depth * WIDTH * SIZE
+            call9(get(walk, job.PRODUCT_ON), key, more, ldm, step, more_depth, at, stride, to, 0)
         some += most
 
 
@@ -118,7 +115,8 @@ def pack(walk, leaf, panel, origin, stride, depth, units):
     """One panel: zeros to start from, then the weights."""
     line = get(walk, job.WIDTH) * get(walk, job.SIZE)
     zero(panel, line)
-    call6(leaf, panel + line, origin, stride, depth, units, 0)
+    if depth:
+        call6(leaf, panel + line, origin, stride, depth, units, 0)
 
 
 @native(2)

@@ -1,12 +1,15 @@
 """A call of the compiled code, made ready once for all calls with the same shapes.
 
 What the kernel is told is one block of 64-bit integers: the launch, the walks, the products. Most of it is the same
-each time; what differs are the addresses of tensors, which `run` fills in.
+each time; what differs are the addresses of tensors. plait_start (recurrence.py) copies the block into the call's own
+memory and fills those in.
 """
 
 import ctypes
+import struct
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from . import compiler, job, threads
@@ -16,31 +19,37 @@ PIECE = 256  # as in recurrence.py
 CHUNK_BYTES = 1 << 18  # of the second cache, for the rows of a product
 MOST_COLUMNS = 16  # blocks of columns of an outer product that are packed at once
 
+# The tensors of a call, then those of each direction.
+WORKSPACE, KEPT, X, ROWS, D_X, BOUNDS = range(6)
+GIVEN, LAST = 6, 6 + job.MOST_STATES  # per state: what the walk starts from, or 0; where it arrives
+FIRST = LAST + job.MOST_STATES
+W_IH, W_HH, B_IH, B_HH, W_HR, BEFORE, D_PROJECTED, D_W = range(8)
+PER_DIRECTION = D_W + 5
+Matrix = tuple[int, int]  # the number of a tensor, numbers before the matrix in it
 
-# The tensors of a call: three, and then as many for each direction.
-WORKSPACE, X, ROWS, D_X, BOUNDS = range(5)
-PER_DIRECTION = 33
-W_IH, W_HH, B_IH, B_HH, W_HR, GATES, EXTRA, RAW, D_PROJECTED, BEFORE = range(10)
-HISTORY, GIVEN, FINAL, CARRY, D_W = 10, 14, 18, 22, 26  # several each
+
+# Memory for the time of a call is kept for the next one, if it is little: fresh pages cost more than small kernels.
+SPARE = 1 << 20  # bytes
+_spare: list[Tensor] = []
 
 
 def place(direction: int, tensor: int) -> int:
     """The number of a direction's tensor."""
-    return 5 + direction * PER_DIRECTION + tensor
+    return FIRST + direction * PER_DIRECTION + tensor
 
 
 class Program:
     def __init__(self, form: Form, count: int, *, back: bool) -> None:
         self.form, self.count, self.back = form, count, back
-        self.kernel = compiler.walk()["plait_walk_backward" if back else "plait_walk_forward"]
         self.leaves = compiler.leaves(form)
         self.walks: list[int] = []
         self.gemms: list[int] = []
         self.words: list[int] = [0] * job.LAUNCH_SIZE
         self.slots: list[tuple[int, int, int]] = []  # word, number of the tensor, bytes from its beginning
         self.inner: list[tuple[int, int]] = []  # word, how far from the block's beginning what it points to is
-        self.workspace = 0  # in numbers
-        self.template: ctypes.Array[ctypes.c_int64]
+        self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
+        self.workspace = 0  # numbers
+        self.kept = 0  # the same, of what each direction keeps
 
     # --- writing it
     def array(self, size: int) -> int:
@@ -53,7 +62,7 @@ class Program:
 
     def reserve(self, word: int, numbers: int) -> None:
         """Memory for the time of the call."""
-        self.point(word, WORKSPACE, self.workspace)
+        self.reserved.append((word, self.workspace))
         self.workspace += -(-numbers // 64) * 64
 
     def common(self, at: int) -> None:
@@ -105,9 +114,9 @@ class Program:
 
     def multiply(
         self,
-        a: int,
-        b: int,
-        c: int,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
         shape: tuple[int, int, int],
         *,
         transposed: bool,
@@ -135,20 +144,18 @@ class Program:
 
     def outer(
         self,
-        a: int,
-        b: int,
-        c: int,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
         shape: tuple[int, int, int],
         *,
         stride: int,
-        row: int = 0,
-        b_row: int = 0,
-        sums: int | None = None,
+        sums: Matrix | None = None,
     ) -> None:
-        """C = A' B and the sums of A's rows. A has `stride` numbers a row; C begins with `row`, B with `b_row`."""
+        """C = A' B and the sums of A's rows. A has `stride` numbers a row."""
         M, N, _ = shape
         target = self.form.target
-        at = self.gemm(a, b, c, shape, row, b_row)
+        at = self.gemm(a, b, c, shape)
         blocks = -(-N // target.width)
         columns = min(blocks, MOST_COLUMNS)
         chunk = -(-M // max(1, -(-2 * self.count // -(-blocks // columns))))
@@ -164,7 +171,7 @@ class Program:
         ):
             self.words[at + field] = value
         if sums is not None:
-            self.point(at + job.SUMS, sums, row)
+            self.point(at + job.SUMS, *sums)
         if not self.words[job.WORKSPACE_SIZE]:
             size = MOST_COLUMNS * (PIECE + 1) * target.width
             self.words[job.WORKSPACE_SIZE] = size * target.size
@@ -175,7 +182,7 @@ class Program:
         self.words[self.gemms[-1] + job.UNITED] = 1
         self.inner.append((self.walks[direction] + job.WITHIN, 8 * self.gemms[-1]))
 
-    def gemm(self, a: int, b: int, c: int, shape: tuple[int, int, int], row: int = 0, b_row: int = 0) -> int:
+    def gemm(self, a: Matrix, b: Matrix, c: Matrix, shape: tuple[int, int, int]) -> int:
         at, (M, N, K) = self.array(job.WALK_SIZE), shape
         self.gemms.append(at)
         self.common(at)
@@ -188,9 +195,8 @@ class Program:
             (job.ADD, self.leaves["plait_add"]),
         ):
             self.words[at + field] = value
-        self.point(at + job.A, a)
-        self.point(at + job.FACTOR, b, b_row * N)
-        self.point(at + job.C, c, row * N)
+        for field, of in ((job.A, a), (job.FACTOR, b), (job.C, c)):
+            self.point(at + field, *of)
         return at
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
@@ -204,17 +210,27 @@ class Program:
         start = self.array(len(bounds))
         self.words[start:] = bounds
         self.inner.append((job.BOUNDS, 8 * start))
-        self.block = ctypes.c_int64 * len(self.words)
-        self.template = self.block(*self.words)
+        head = -(-len(self.words) * 8 // self.form.target.size // 64) * 64  # the block comes first in the workspace
+        for word, before in self.reserved:
+            self.point(word, WORKSPACE, head + before)
+        self.bytes = (self.workspace + head) * self.form.target.size
+        self.packed = f"{FIRST + PER_DIRECTION * len(self.walks)}q"
+        self.words[job.TEAM], self.words[job.YIELD] = threads.team_size(), threads.sched_yield()
+        table = [*(v for slot in self.slots for v in slot), *(v for pair in self.inner for v in pair)]
+        kernel = compiler.walk()["plait_walk_backward" if self.back else "plait_walk_forward"]
+        sizes = (kernel, self.count, len(self.words), len(self.slots), len(self.inner))
+        self.memory = (ctypes.c_int64 * (len(sizes) + len(self.words) + len(table)))(*sizes, *self.words, *table)
+        self.address = ctypes.addressof(self.memory)
 
     # --- running it
     def run(self, tensors: Sequence[Tensor | None]) -> None:
-        """With the tensors in the order in which `place` counts them."""
-        words = self.block.from_buffer_copy(self.template)
-        base = ctypes.addressof(words)
-        for word, target in self.inner:
-            words[word] = base + target
-        addresses = [0 if t is None else t.data_ptr() for t in tensors]
-        for word, tensor, offset in self.slots:
-            words[word] = addresses[tensor] + offset
-        threads.run(self.kernel, words, base, self.count)
+        """With the tensors in the order in which they are numbered above, but for the workspace."""
+        try:
+            workspace = _spare.pop() if self.bytes <= SPARE else torch.empty(self.bytes, dtype=torch.uint8)
+        except IndexError:  # none is there yet, or another Python thread has it
+            workspace = torch.empty(SPARE, dtype=torch.uint8)
+        memory = workspace.data_ptr()
+        addresses = struct.pack(self.packed, memory, *[0 if t is None else t.data_ptr() for t in tensors])
+        threads.run(self.address, addresses, memory, self.count)
+        if self.bytes <= SPARE:
+            _spare.append(workspace)

@@ -9,6 +9,8 @@ from . import job
 from .machine import (
     Int,
     ask,
+    call1,
+    call4,
     copy,
     flush_denormals,
     get,
@@ -83,7 +85,7 @@ def step_forward(walk, s, lo, hi, block, last):
         rows(
             walk,
             n - m,
-            get(olds, 0),
+            get(olds, 0) if get(walk, job.GIVEN) else 0,
             P * SIZE,
             SIZE,
             P,
@@ -198,17 +200,18 @@ def prepare(walk, back, item):
                 copy(to, given, size)
             else:
                 zero(to, size)
-    elif item < first and get(walk, job.READY) == 0:
-        units = min(WIDTH, columns - item * WIDTH)
+    elif item < first:
+        units, idle = min(WIDTH, columns - item * WIDTH), get(walk, job.IDLE)
         if back:
-            pack(walk, leaf, panels + item * (G * H + 1) * line, weight + item * line, P * SIZE, G * H, units)
+            depth = 0 if idle else G * H
+            pack(walk, leaf, panels + item * (G * H + 1) * line, weight + item * line, P * SIZE, depth, units)
         else:
             for g in range(G):
                 panel, origin = panels + (item * G + g) * (P + 1) * line, g * H + item * WIDTH
-                pack(walk, leaf, panel, weight + origin * P * SIZE, P * SIZE, P, units)
+                pack(walk, leaf, panel, weight + origin * P * SIZE, P * SIZE, 0 if idle else P, units)
                 if bias:
                     copy(panel, bias + origin * SIZE, units * SIZE)
-    elif get(walk, job.READY) == 0:
+    else:
         item -= first
         weight, panels = get(walk, job.PROJECTION), get(walk, job.PROJECTION_PANELS)
         units = min(WIDTH, others - item * WIDTH)
@@ -310,3 +313,29 @@ def forward(launch):
 @native(1)
 def backward(launch):
     run(launch, 1)
+
+
+@native(4)
+def start(program, addresses, block, parallel):
+    """Writes the block of a call (program.py) and has a team run it, or the thread that calls if there is none."""
+    kernel, count, words, slots, inner = (
+        get(program, 0),
+        get(program, 1),
+        get(program, 2),
+        get(program, 3),
+        get(program, 4),
+    )
+    template = program + 5 * 8
+    copy(block, template, words * 8)
+    table = template + words * 8
+    for i in range(slots):
+        address = get(addresses, get(table, 3 * i + 1))
+        put(block, get(table, 3 * i), address + get(table, 3 * i + 2) if address else 0)
+    table += slots * 3 * 8
+    for i in range(inner):
+        put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
+    if parallel:
+        call4(parallel, kernel, block, count, 0)
+    else:
+        put(block, job.ALONE, 1)
+        call1(kernel, block)

@@ -15,10 +15,13 @@ GAIN = 1.05  # what the meetings must bring, to be worth that risk
 
 
 class Batch(Protocol):
-    """engines.base.Layout, as far as it matters here."""
+    """engines.base.Layout, as far as the kernels know it."""
 
+    T: int
     B: int
 
+    @property
+    def N(self) -> int: ...
     @property
     def is_dense(self) -> bool: ...
     @property

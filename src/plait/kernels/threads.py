@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import job
+from . import compiler
 
 _team = threading.Lock()
 _forked = False
@@ -31,11 +31,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 class OpenMP:
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.parallel = library.GOMP_parallel
-        self.parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        self.parallel.restype = None
-        self.inside = library.omp_in_parallel
+        self.parallel = address_of(library.GOMP_parallel)
         self.team_size = address_of(library.omp_get_num_threads)
+        self.inside = library.omp_in_parallel
 
 
 def address_of(function: Any) -> int:
@@ -73,9 +71,17 @@ def sched_yield() -> int:
     return address_of(ctypes.CDLL(None).sched_yield) if sys.platform != "win32" else 0
 
 
+def team_size() -> int:
+    """The address of the function that says how many a team has come to be."""
+    omp = openmp()
+    return 0 if omp is None else omp.team_size
+
+
 @cache
-def direct(kernel: int) -> Any:
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(kernel)
+def start() -> Any:
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)(
+        compiler.walk()["plait_start"]
+    )
 
 
 def threads() -> int:
@@ -84,15 +90,13 @@ def threads() -> int:
     return 1 if omp is None or omp.inside() else torch.get_num_threads()
 
 
-def run(kernel: int, launch: Any, address: int, count: int) -> None:
-    """kernel(launch) on `count` threads, or on this one alone if another Python thread has the team."""
+def run(program: int, addresses: bytes, workspace: int, count: int) -> None:
+    """The program on `count` threads, or on this one alone if another Python thread has the team."""
     omp = openmp() if count > 1 else None
     if omp is not None and _team.acquire(blocking=False):
         try:
-            launch[job.TEAM], launch[job.YIELD] = omp.team_size, sched_yield()
-            omp.parallel(kernel, address, count, 0)
+            start()(program, addresses, workspace, omp.parallel)
         finally:
             _team.release()
     else:
-        launch[job.ALONE] = 1
-        direct(kernel)(address)
+        start()(program, addresses, workspace, 0)

@@ -42,7 +42,11 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
         }
         start = {(r, p, v): bias[p, v] for r, p, v in cells}
     loop, after = function.append_basic_block("k"), function.append_basic_block("end")
-    build.branch(loop)
+    build.cbranch(build.icmp_signed(">", depth, ir.Constant(I64, 0)), loop, after)
+    build.position_at_end(after)
+    results = {c: build.phi(target.vector) for c in cells}
+    for c in cells:
+        results[c].add_incoming(start[c], before)
     build.position_at_end(loop)
     k = build.phi(I64)
     k.add_incoming(ir.Constant(I64, 0), before)
@@ -81,7 +85,8 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
     build.cbranch(build.icmp_signed("<", next_k, depth), loop, after)
     build.position_at_end(after)
     for c in cells:
-        emit.store(out_at[c], start[c])
+        results[c].add_incoming(start[c], loop)
+        emit.store(out_at[c], results[c])
     build.ret_void()
     return function
 
