@@ -261,7 +261,7 @@ class FusedEngine(Engine):
         if d_x is not None and not ours(self.schedule, N, I, GH):
             d_x.addmm_(g.d_wx, w.w_ih, beta=1 if tape.reverse else 0)
         biases = d_w[2:4] if w.b_ih is not None else (None, None)
-        if not ours(self.schedule, GH, I, N) or d_w[0] is None:
+        if not ours(self.schedule, GH, I, N, outer=True) or d_w[0] is None:
             if d_w[0] is not None:
                 torch.mm(g.d_wx.t(), x, out=d_w[0])
             if biases[0] is not None:
@@ -269,7 +269,7 @@ class FusedEngine(Engine):
         row = 0
         for part in g.d_rh:
             end = row + part.shape[1]
-            if not ours(self.schedule, end - row, P, N) or d_w[1] is None:
+            if not ours(self.schedule, end - row, P, N, outer=True) or d_w[1] is None:
                 if d_w[1] is not None and before is not None:
                     torch.mm(part.t(), before, out=d_w[1][row:end])
                 if biases[1] is not None and biases[0] is not None and len(g.d_rh) == 1:

@@ -94,7 +94,7 @@ def leaves(form: Form) -> Addresses:
     return load(what, key(*text), build, (*NAMES, *more))
 
 
-WALKS = ("plait_walk_forward", "plait_walk_backward", "plait_start")
+WALKS = ("plait_rows", "plait_gemms", "plait_walk", "plait_start")
 NAMES = (
     "plait_product",
     "plait_product_on",

@@ -12,6 +12,8 @@ BOUNDS = 7  # address of their first rows, and of the last one's end
 GEMMS = 8  # address of the products before or after the walks
 GEMM_COUNT, GEMM_PHASES = 9, 10  # how many, in how many rounds that wait for one another
 WORKSPACE, WORKSPACE_SIZE = 11, 12  # address of every thread's own memory, bytes of each
+BACK = 13  # whether the walks go back
+MULTIPLY = 14  # address of plait_gemms
 PREPARED, TAKEN, MEMBERS = 16, 17, 18  # tickets
 ARRIVED, PREPARED_DONE, TAKEN_DONE = 32, 33, 34
 LAUNCH_SIZE = 48
@@ -46,6 +48,7 @@ ROW_CHUNK = FINAL + MOST_STATES  # rows that are computed together, 0 for all
 APART = ROW_CHUNK + 1  # where all products of a step go before the element-wise work begins, 0: it begins with each
 WITHIN = APART + 1  # the product that is computed step by step, with the walk: projection, or d_x. 0: none
 LANES = WITHIN + 1  # columns for which a tile of one vector is enough; 0 if all tiles have but one
+ROWS_TIMES = LANES + 1  # address of plait_rows, which multiplies rows by panels
 WALK_SIZE = 64
 
 # --- a product of whole-sequence matrices, C (M, N) = A (M, K) B (K, N). The leaves are where a walk has them.

@@ -28,7 +28,7 @@ from .program import (
 from .schedule import DEFAULT, Schedule
 from .target import Form
 
-SMALL, THIN = 1 << 21, 24
+SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, columns, terms of a sum, numbers
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,6 @@ class Layer:
     def kept(self) -> Kept:
         return Kept(self.form, self.batch.N, self.batch.B, self.H, self.P)
 
-    def ours(self, M: int, N: int, K: int) -> bool:
-        return ours(self.schedule, M, N, K)
-
     def forward(self, *, project: bool, stateful: bool) -> Program:
         """project: the launch computes W x, too."""
         form, N = self.form, self.batch.N
@@ -123,17 +120,17 @@ class Layer:
                     program.reserve(at + job.CARRY + k, B * self.width(k))
         for d in range(self.D):
             wanted, gates = needs[d], (KEPT, self.start(d, GATES))
-            if needs_x and self.ours(N, I, GH):
+            if needs_x and ours(self.schedule, N, I, GH):
                 program.multiply(gates, (place(d, W_IH), 0), (D_X, 0), (N, I, GH), transposed=False, phase=d)
                 if fuse:
                     program.unite(d)
-            if wanted[0] and self.ours(GH, I, N):
+            if wanted[0] and ours(self.schedule, GH, I, N, outer=True):
                 sums = (place(d, D_W + 2), 0) if self.bias and wanted[2] else None
                 program.outer(gates, (X, 0), (place(d, D_W), 0), (GH, I, N), stride=GH, sums=sums)
             h = KEPT, self.start(d, HISTORY) + (B * P if d == 1 else 0)
             before = h if self.batch.is_dense else (place(d, BEFORE), 0)
             for matrix, row, end, stride in self.parts:
-                if wanted[1] and self.ours(end - row, P, N):
+                if wanted[1] and ours(self.schedule, end - row, P, N, outer=True):
                     sums = (place(d, D_W + 3), row) if self.bias and wanted[3] else None
                     to, shape = (place(d, D_W + 1), row * P), (end - row, P, N)
                     program.outer((KEPT, self.start(d, matrix)), before, to, shape, stride=stride, sums=sums)
@@ -178,8 +175,10 @@ class Layer:
         program.kept = self.kept.each
 
 
-def ours(schedule: Schedule, M: int, N: int, K: int) -> bool:
-    """Whether the launch does the product (M, K) (K, N) itself: small ones, for one call less, and thin ones, which
-    torch.mm is slow at. For the others torch.mm is as good, and better where the sum is long.
+def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False) -> bool:
+    """Whether the launch does the product (M, K) (K, N) itself: small ones, for one call less, and those that torch.mm
+    is slow at: thin ones, and long sums while the last cache holds the panels. But sums over all steps (outer) torch.mm
+    does as well.
     """
-    return M * N * K < SMALL or N < THIN or schedule is not DEFAULT
+    long = K >= LONG and N * K <= PANELS and not outer
+    return M * N * K < SMALL or N < THIN or long or schedule is not DEFAULT

@@ -11,13 +11,14 @@ from .target import I64, Form
 
 
 def walks() -> bytes:
-    """plait_walk_forward(launch), plait_walk_backward(launch) and plait_start, callable from C."""
-    from . import recurrence  # numba compiles what it holds when it is imported
+    """What all cells share, callable from C."""
+    from . import products, recurrence  # numba compiles what they hold when they are imported
 
     module, target, libraries = ir.Module("plait_walks"), cpu_target.target_context, []
     for name, function in (
-        ("plait_walk_forward", recurrence.forward),
-        ("plait_walk_backward", recurrence.backward),
+        ("plait_rows", products.times_panels),
+        ("plait_gemms", products.gemms),
+        ("plait_walk", recurrence.run),
         ("plait_start", recurrence.start),
     ):
         ((arguments, result),) = function.overloads.items()

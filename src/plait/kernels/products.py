@@ -4,7 +4,7 @@ numba compiles this once, for all cells; the arithmetic is in the leaves (leaves
 """
 
 from . import job
-from .machine import Int, call6, call9, copy, get, memory, native, ticket, wait, zero
+from .machine import Int, call6, call9, call18, copy, get, memory, native, ticket, wait, zero
 
 PIECE = 256  # of a long sum: what of a panel stays in the first cache
 GROUP = 4  # the most blocks of columns that are computed together
@@ -92,7 +92,7 @@ def chunk_of_rows(
 
 
 @native(18)
-def rows(
+def times_panels(
     walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
 ):
     """n rows at `a`, going on at `more`, times the panels of some blocks, `each` a block: the leaf gets the results.
@@ -108,6 +108,17 @@ def rows(
             done, row + done, sequence + done,
         )  # fmt: skip
         done += some
+
+
+@native(18)
+def rows(
+    walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
+):
+    """times_panels, by its address: what is called so is compiled once, not once more with everybody who calls it."""
+    call18(
+        get(walk, job.ROWS_TIMES), walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf,
+        block, last, olds, row, sequence,
+    )  # fmt: skip
 
 
 @native(7)

@@ -76,6 +76,7 @@ class Program:
             (job.ROW_CHUNK, target.chunk),
             (job.PRODUCT, leaves["plait_product"]),
             (job.PRODUCT_ON, leaves["plait_product_on"]),
+            (job.ROWS_TIMES, compiler.walk()["plait_rows"]),
         ):
             self.words[at + field] = value
 
@@ -217,8 +218,8 @@ class Program:
         self.packed = f"{FIRST + PER_DIRECTION * len(self.walks)}q"
         self.words[job.TEAM], self.words[job.YIELD] = threads.team_size(), threads.sched_yield()
         table = [*(v for slot in self.slots for v in slot), *(v for pair in self.inner for v in pair)]
-        kernel = compiler.walk()["plait_walk_backward" if self.back else "plait_walk_forward"]
-        sizes = (kernel, self.count, len(self.words), len(self.slots), len(self.inner))
+        self.words[job.BACK], self.words[job.MULTIPLY] = self.back, compiler.walk()["plait_gemms"]
+        sizes = (compiler.walk()["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
         self.memory = (ctypes.c_int64 * (len(sizes) + len(self.words) + len(table)))(*sizes, *self.words, *table)
         self.address = ctypes.addressof(self.memory)
 

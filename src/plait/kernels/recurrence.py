@@ -10,6 +10,7 @@ from .machine import (
     Int,
     ask,
     call1,
+    call2,
     call4,
     copy,
     flush_denormals,
@@ -23,7 +24,7 @@ from .machine import (
     wait,
     zero,
 )
-from .products import blocks, gemms, pack, pack_block, product_of_step, rows
+from .products import blocks, pack, pack_block, product_of_step, rows
 
 addresses = memory(job.MOST_STATES)
 
@@ -288,31 +289,21 @@ def walk_units(launch, back, team):
         meet(launch, team, get(first, job.T) + 1)
 
 
-@native(2)
-def run(launch, back):
+@native(1)
+def run(launch):
     """What each thread of the team does. How many they are is asked here: it may be fewer than were called for."""
-    mode = flush_denormals()
+    mode, back = flush_denormals(), get(launch, job.BACK)
     team = 1 if get(launch, job.ALONE) else ask(get(launch, job.TEAM))
     prepare_all(launch, back)
     if not back:
-        gemms(launch, team)
+        call2(get(launch, job.MULTIPLY), launch, team)
     if get(launch, job.BY_UNITS):
         walk_units(launch, back, team)
     else:
         walk_slices(launch, back)
     if back:
-        gemms(launch, team)
+        call2(get(launch, job.MULTIPLY), launch, team)
     restore_denormals(mode)
-
-
-@native(1)
-def forward(launch):
-    run(launch, 0)
-
-
-@native(1)
-def backward(launch):
-    run(launch, 1)
 
 
 @native(4)
