@@ -177,8 +177,8 @@ class Layer:
 
 def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False) -> bool:
     """Whether the launch does the product (M, K) (K, N) itself: small ones, for one call less, and those that torch.mm
-    is slow at: thin ones, and long sums while the last cache holds the panels. But sums over all steps (outer) torch.mm
-    does as well.
+    is slow at: thin ones, and long sums for so many rows that packing pays, while the last cache holds the panels. But
+    sums over all steps (outer) torch.mm does as well.
     """
-    long = K >= LONG and N * K <= PANELS and not outer
+    long = min(M, K) >= LONG and N * K <= PANELS and not outer
     return M * N * K < SMALL or N < THIN or long or schedule is not DEFAULT
