@@ -23,6 +23,7 @@ from plait.engines import Layout, Needs, Weights, fused
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
 from plait.kernels import split
+from plait.kernels.schedule import OFF, Schedule
 from plait.kernels.target import Form, Target
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -269,14 +270,43 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(PlaitError, match=r"input of shape \(5, 3\): expected 7 rows of 3"):
         layer(short)
     x, w = torch.randn(4, 2, 3), layer.weight_hh_l0
+    with pytest.raises(PlaitError, match="the input is on meta, the layer on the CPU: move one of them"):
+        layer(x.to("meta"))
+    wider = dict(plait.LSTM(3, 8).named_parameters())
+    with pytest.raises(PlaitError, match=r"initial state h is \(1, 2, 5\) .*: expected \(1, 2, 8\)"):
+        torch.func.functional_call(layer, wider, (x, (torch.zeros(1, 2, 5), torch.zeros(1, 2, 5))))
     for other, found in (
-        (torch.randn(20, 4), r"w_hh is \(20, 4\) in torch.float32: expected \(20, 5\)"),
-        (torch.randn(16, 5), r"w_hh is \(16, 5\) in torch.float32: expected \(20, 5\)"),
-        (w.detach().double(), r"w_hh is \(20, 5\) in torch.float64: expected \(20, 5\) in torch.float32"),
+        (torch.randn(20, 4), r"w_hh is \(20, 4\) in torch.float32 on cpu: expected \(20, 5\)"),
+        (torch.randn(16, 5), r"w_hh is \(16, 5\) in torch.float32 on cpu: expected \(20, 5\)"),
+        (w.detach().double(), r"w_hh is \(20, 5\) in torch.float64 .*: expected \(20, 5\) in torch.float32"),
+        (w.detach().to("meta"), r"w_hh is \(20, 5\) in torch.float32 on meta: .*on the CPU"),
     ):
         layer.weight_hh_l0 = nn.Parameter(other)
         with pytest.raises(PlaitError, match=found):
             layer(x)
+
+
+@pytest.mark.parametrize("lengths", [None, [2, 4]], ids=["dense", "ragged"])
+def test_the_default_device_is_not_the_layers(lengths) -> None:
+    layer, x = plait.GRU(3, 5, engine="fused", bidirectional=True), torch.randn(4, 2, 3)
+    outputs, weights = flat(layer(x, None, lengths)), list(layer.parameters())
+    d_outputs = random_like(outputs)
+    expected = torch.autograd.grad(outputs, weights, d_outputs)
+    with torch.device("meta"):
+        found = torch.autograd.grad(flat(layer(x, None, lengths)), weights, d_outputs)
+    assert_same_bits(list(found), list(expected), "as on the CPU")
+
+
+@every_cell
+def test_lazily_negated_weights_and_states(cell) -> None:
+    layer, x = layers.make(cell, 3, 1, engine="fused"), torch.randn(4, 1, 3)
+    states = [torch.randn(1, 1, 1) for _ in CELLS[cell].states]
+    negated = [torch._neg_view(-s) for s in states]
+    assert all(s.is_neg() for s in negated)
+    weights = {name: torch._neg_view(-p.detach()) for name, p in layer.named_parameters()}
+    pair = [tuple(some) if len(some) > 1 else some[0] for some in (negated, states)]
+    found = torch.func.functional_call(layer, weights, (x, pair[0]))
+    assert_same_bits(flat(found), flat(layer(x, pair[1])), "the same numbers")
 
 
 # --- the tape is used up, and is the kernel's own --------------------------------------------------------------------
@@ -533,6 +563,32 @@ def test_a_new_cell_has_a_kernel(cell, ragged, set_threads, monkeypatch) -> None
         x = torch.randn(problem.layout.N, 3, dtype=torch.float64)
         both = [forward_and_backward(e, problem, x) for e in (FusedEngine(), engines.get("numpy"))]
         assert_close(*both, 1e-12)
+
+
+SCHEDULES = (
+    OFF,
+    replace(OFF, vectorise=True, elementwise="apart"),
+    Schedule(torch_mm=False),
+    Schedule(fuse=True, torch_mm=False),
+    Schedule(elementwise="apart"),
+    Schedule(tile=(64, 16)),
+    Schedule(tile=(3, 40), elementwise="apart", fuse=True),
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=range(len(SCHEDULES)))
+def test_every_schedule_computes_the_same(schedule, set_threads) -> None:
+    set_threads(2)
+    for (cell, H, P), ragged in product((("lstm", 40, 8), ("lstm", 9, 40), ("gru", 37, 0)), (False, True)):
+        problem = Problem.draw(CELLS[cell], batch(7, 5, ragged=ragged), H, P, torch.float64)
+        x = torch.randn(problem.layout.N, 3, dtype=torch.float64)
+        both = [forward_and_backward(e, problem, x) for e in (FusedEngine(schedule), engines.get("numpy"))]
+        assert_close(*both, 1e-12)
+
+
+def test_a_tile_that_is_too_wide_is_refused() -> None:
+    with pytest.raises(PlaitError, match=r"tile \(64, 4096\): 4096 columns, expected 448 at most"):
+        FusedEngine(Schedule(tile=(64, 4096))).form(CELLS["rnn"], Weights(*[torch.zeros(2, 2)] * 5), 1)
 
 
 @pytest.mark.parametrize(("gates", "states"), [(9, 1), (1, 5)])

@@ -50,10 +50,14 @@ class Call(NamedTuple):
 
 def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (., directions*P), last states, what is kept for the derivative"""
-    state0, groups = call.split(tensors)
-    weights = [Weights.of(group, bias=call.bias) for group in groups]
-    x = x.resolve_neg()  # a lazily negated view, such as z.conj().imag, has no numbers that an engine could read
-    return engines.get(call.engine).forward(call.cell, x, state0, weights, call.layout)
+    x, *tensors = readable(x, *tensors)
+    state0, _ = call.split(tensors)
+    return engines.get(call.engine).forward(call.cell, x, state0, call.weights(tensors), call.layout)
+
+
+def readable(*tensors: Tensor) -> list[Tensor]:
+    """A lazily negated view, such as z.conj().imag, has no numbers that an engine could read."""
+    return [t.resolve_neg() for t in tensors]
 
 
 def run_vjp(
@@ -68,7 +72,8 @@ def run_vjp(
     spend: bool = False,
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: `kept` may be overwritten."""
-    x, d_rows, *d_finals = (None if t is None else t.resolve_neg() for t in (x, d_rows, *d_finals))  # type: ignore[assignment]
+    x, *tensors = readable(x, *tensors)
+    d_rows, *d_finals = (None if d is None else d.resolve_neg() for d in (d_rows, *d_finals))
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
     d_x, d_state0, d_weights = engines.get(call.engine).backward(
@@ -148,14 +153,14 @@ class Recurrence(torch.autograd.Function):
         call, needs = ctx.call, ctx.needs_input_grad[1:]
         x, *rest = ctx.saved_tensors
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
+        once = not torch.is_grad_enabled()  # else create_graph: the derivative must be differentiable in its turn
+        spent, ctx.spent = ctx.spent, ctx.spent or once
         with without_autocast(x.device):
-            if ctx.spent:  # the first backward wrote over what was kept, and retain_graph=True asks for another
+            if spent:  # the first backward wrote over what was kept, and retain_graph=True asks for another
                 with torch.no_grad():
                     kept = run(call, x, tensors)[2]
-            if not torch.is_grad_enabled():
-                ctx.spent = True
+            if once:
                 return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=True)
-            # create_graph: the derivative must be differentiable in its turn
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
@@ -217,7 +222,8 @@ class RecurrenceVJP(torch.autograd.Function):
             gradients: tuple[Tensor, ...] = request.chosen(pull(args[k:]))
             return gradients
 
-        result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
+        with without_autocast(dd[0].device):
+            result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
         nothing = [None] * request.kept  # they are functions of the inputs, and counted there
         return None, *result[:k], *nothing, *result[k:]
 

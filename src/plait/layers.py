@@ -238,7 +238,7 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
 
 def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
     """The lengths as an int64 tensor on the CPU, or the sentence that says which one is wrong."""
-    lengths = torch.as_tensor(given)
+    lengths = given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
     if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
         raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
     if lengths.shape != (B,):

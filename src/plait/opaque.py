@@ -69,7 +69,7 @@ def layer_vjp_op(
 
 @layer_vjp_op.register_fake
 def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
-    return [torch.empty_like(t) for t in (x, *tensors)]
+    return [t.new_empty(t.shape) for t in (x, *tensors)]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -11,6 +11,7 @@ from ..engines import Layout, Weights
 from ..errors import PlaitError
 from .report import Report, tracked
 
+TINY = 2.0**-126  # the smallest float32 with all its digits
 H, B = 16, 1 << 18  # one call computes so many units of so many sequences
 
 
@@ -64,7 +65,7 @@ def sweep(function: str, bound: float, step: int, *, negative: bool) -> tuple[in
         largest, index = error.max(0)
         if float(largest) > absolute:
             absolute, where = float(largest), float(x[index])
-        exponent = expected.float().view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32)
+        exponent = expected.float().view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32).clamp_(min=TINY)
         places = max(places, float(error.div_(exponent).max()) * 2**23)
         count += x.numel()
     return count, absolute, where, places

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from .. import cells, engines
+from .. import cells
 from ..engines import Layout, Weights
+from ..engines.fused import FusedEngine
 from ..errors import PlaitError, at_least
 from ..kernels import pages
 from .report import Report, Timing, interleaved, timing, tracked
@@ -26,7 +26,7 @@ class Laps:
     """A step of one layer, phase by phase. Every call adds the seconds of each."""
 
     def __init__(self, case: Case, step: Step) -> None:
-        self.cell, self.layout, self.engine = cells.get(case.cell), Layout(case.T, case.B), engines.get("fused")
+        self.cell, self.layout, self.engine = cells.get(case.cell), Layout(case.T, case.B), FusedEngine()
         self.w = Weights.of([p.detach() for p in step.layer.parameters()], bias=True)
         self.x, self.d_y = (t.detach().flatten(0, 1) for t in (step.x, step.d_y))  # rows
         self.seconds: list[list[float]] = []
@@ -38,14 +38,18 @@ class Laps:
         def mark() -> None:
             marks.append(time.perf_counter())
 
-        wx = self.project()
+        kept = engine.blank(self.cell, [w], self.layout.N, self.layout.B, self.x)
+        pages.advised(kept[0])
+        (tape,) = engine.tapes(self.cell, [w], kept, self.layout, 1)
+        assert w.b_ih is not None
+        torch.addmm(w.b_ih, self.x, w.w_ih.t(), out=tape.saved[0])
         mark()
-        kept = engine.recur([prepared], [wx], None, self.layout, 1)[2]
+        engine.walk(self.cell, self.x, kept[0], None, [w], self.layout, 1)
         mark()
         (d,), _ = engine.recur_vjp([prepared], kept, self.d_y, [None] * states, self.layout, 1)
         mark()
         torch.mm(d.d_wx.t(), self.x)
-        engine.recurrent_gradient(engine.tapes(self.cell, [w], kept, self.layout, 1)[0], d)
+        engine.recurrent_gradient(tape, d)
         mark()
         torch.mm(d.d_wx, w.w_ih)
         mark()
@@ -53,11 +57,6 @@ class Laps:
             part.sum(0)
         mark()
         self.seconds.append([b - a for a, b in pairwise(marks)])
-
-    def project(self) -> Tensor:
-        assert self.w.b_ih is not None
-        wx = pages.empty(self.x, self.layout.N, self.w.w_ih.shape[0])
-        return torch.addmm(self.w.b_ih, self.x, self.w.w_ih.t(), out=wx)
 
 
 def work(case: Case) -> dict[str, int]:

@@ -22,11 +22,13 @@ from ..kernels.schedule import DEFAULT, OFF, Schedule
 from .report import Report, interleaved, ratio, timing, tracked
 
 BASELINE = "tile off, vectorise off, parallel off"
+ON = replace(DEFAULT, torch_mm=False)
 OTHERS = {
-    "all on, tile 64 x 16": Schedule(tile=(64, 16)),
-    "all on, fused with the walk": Schedule(fuse=True),
-    "all on, element-wise apart": Schedule(elementwise="apart"),
-    "all on, an array a step": Schedule(states="per step"),
+    "all on, tile 64 x 16": replace(ON, tile=(64, 16)),
+    "all on, fused with the walk": replace(ON, fuse=True),
+    "all on, element-wise apart": replace(ON, elementwise="apart"),
+    "all on, an array a step": replace(ON, states="per step"),
+    "all on, and torch.mm: the engine": DEFAULT,
 }
 
 
@@ -88,7 +90,7 @@ def schedules() -> dict[str, Schedule]:
     names = ("off", "on")
     cube = {
         f"tile {names[tile]}, vectorise {names[vectorise]}, parallel {names[parallel]}": replace(
-            OFF if not tile else DEFAULT, vectorise=bool(vectorise), parallel=bool(parallel)
+            OFF if not tile else ON, vectorise=bool(vectorise), parallel=bool(parallel)
         )
         for tile, vectorise, parallel in itertools.product((0, 1), repeat=3)
     }

@@ -1,8 +1,8 @@
-"""What an engine is: it runs the recurrence of one layer in one direction, because only that is sequential.
+"""What an engine is: it runs the recurrence of one layer, because only that is sequential, and what belongs to it.
 
 Rows. Everything that has a time and a batch axis is a matrix (N, F) of rows: step after step, and within a step the
 sequences that are still alive, longest first. That is the layout of torch's PackedSequence; a dense batch is the case
-where all B are alive at all T steps, N = T * B. Nothing is ever computed for padding.
+where all B are alive at all T steps, N = T * B, and may come as (T, B, F). Nothing is ever computed for padding.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ class Layout:
     @cached_property
     def bounds(self) -> Tensor:  # (T + 1,)
         """The first row of each step, and the end."""
-        return torch.tensor([*self.starts, self.N])
+        return torch.tensor([*self.starts, self.N], device="cpu")
 
     @property
     def offsets(self) -> Tensor | None:
@@ -59,9 +59,9 @@ class Layout:
 
     def rows_before(self, reverse: bool) -> Tensor:  # (N,)
         """Which row of a tape's history each row goes on from."""
-        sizes = torch.tensor(self.sizes)
-        step = torch.repeat_interleave(torch.arange(self.T), sizes)
-        sequence = torch.arange(self.N) - self.bounds[step]
+        sizes = torch.tensor(self.sizes, device="cpu")
+        step = torch.repeat_interleave(torch.arange(self.T, device="cpu"), sizes)
+        sequence = torch.arange(self.N, device="cpu") - self.bounds[step]
         if not reverse:  # the initial rows come first: all of step 0 starts there
             return torch.where(step == 0, sequence, self.B + self.bounds[step - 1] + sequence)
         ends = sequence >= torch.cat([sizes[1:], sizes.new_zeros(1)])[step]
@@ -116,10 +116,6 @@ class Tape:
         raw = tensors[S] if projected else None
         return cls(layout, reverse, dt, tensors[:S], raw, tensors[S + projected :])
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [*self.history, *([] if self.raw is None else [self.raw]), *self.saved]
-
     def initial(self, k: int) -> Tensor:  # (B, .)
         return self.history[k][self.layout.N :] if self.reverse else self.history[k][: self.layout.B]
 
@@ -138,12 +134,13 @@ class Tape:
     def before_all(self, k: int) -> Tensor:  # (N, .)
         if self.layout.is_dense:
             return self.history[k][self.layout.B :] if self.reverse else self.history[k][: self.layout.N]
-        return self.history[k].index_select(0, self.layout.rows_before(self.reverse))
+        before = self.layout.rows_before(self.reverse)
+        return self.history[k].index_select(0, before.to(self.history[k].device))
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The weights of a recurrence, made ready once and used for many walks."""
+    """The weights of a recurrence, and the sizes that they tell."""
 
     cell: Cell
     weights: Weights
@@ -350,7 +347,8 @@ class OneByOne(Engine):
         tapes, finals = self.tapes(cell, weights, kept, layout, dt), []
         for d, tape in enumerate(tapes):
             for k in range(len(cell.states)):
-                tape.initial(k).zero_() if state0 is None else tape.initial(k).copy_(state0[k][d])
+                initial = tape.initial(k)
+                initial.copy_(torch.zeros_like(initial) if state0 is None else state0[k][d])
             finals.append(self.recur_one(ps[d], wx[d], tape))
         rows = torch.cat([tape.states(0) for tape in tapes], 1)
         return rows, [torch.stack(some) for some in zip(*finals, strict=True)], kept

@@ -1,7 +1,6 @@
 """Kernels compiled for the CPU at hand: a layer, in all its directions, is one call forward and one back."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from ..cells import Cell
 from ..errors import PlaitError
 from ..kernels import job, pages, threads
-from ..kernels.layer import SMALL, Kept, Layer, ours
+from ..kernels.layer import Kept, Layer, Sizes, ours
 from ..kernels.program import BEFORE, PER_DIRECTION, Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
@@ -20,7 +19,6 @@ MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
 
 
-@cache
 def form_of(cell: Cell, dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
     return Form(cell, dt, schedule.target(dtype == torch.float64), projected)
 
@@ -71,18 +69,18 @@ class FusedEngine(Engine):
             result.append(Tape(layout, d == 1, dt, history, raw if where.form.projected else None, [gates, extra]))
         return result
 
-    def program(self, make: Callable[[Layer], Program], work: int, layout: Layout, *key: Any) -> Program:
-        """Made once for dense batches of a shape; a ragged one is seldom seen twice."""
+    def program(self, make: Callable[[Layer], Program], work: int, layout: Layout, sizes: Sizes, *more: Any) -> Program:
+        """Made once for dense batches of a shape; a ragged one is seldom seen twice. `work`: multiplications."""
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
         count = 1 if alone else threads.threads()
         if layout.batch_sizes is not None:
-            return make(Layer(self.schedule, layout, count, *key[:6]))
-        key = (layout.T, layout.B, count, *key)
+            return make(Layer(self.schedule, layout, count, sizes))
+        key = (layout.T, layout.B, count, sizes, *more)
         program = self.programs.get(key)
         if program is None:
             if len(self.programs) >= MOST_PROGRAMS:
                 self.programs.clear()
-            program = self.programs[key] = make(Layer(self.schedule, layout, *key[2:9]))
+            program = self.programs[key] = make(Layer(self.schedule, layout, count, sizes))
         return program
 
     # --- forward
@@ -101,41 +99,48 @@ class FusedEngine(Engine):
     def recur(
         self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        return self.walk(ps[0].cell, wx[0], wx, state0, [p.weights for p in ps], layout, dt)
+        cell, weights = ps[0].cell, [p.weights for p in ps]
+        kept = self.blank(cell, weights, layout.N, layout.B, wx[0])
+        for tape, rows in zip(self.tapes(cell, weights, kept, layout, dt), wx, strict=True):
+            tape.saved[0].copy_(rows)
+        x = wx[0].new_empty(layout.N, weights[0].w_ih.shape[1])
+        return self.walk(cell, x, kept[0], state0, weights, layout, dt)
 
     def walk(
         self,
         cell: Cell,
         x: Tensor,
-        wx: Sequence[Tensor] | None,
+        kept: Tensor | None,
         state0: Sequence[Tensor] | None,
         weights: Sequence[Weights],
         layout: Layout,
         dt: float,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """From x, or from wx if that is known already."""
+        """From x; or from the wx that is in `kept` already."""
         w, N, D, S = weights[0], layout.N, len(weights), len(cell.states)
         (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
         H, form = GH // len(cell.gates), self.form(cell, w, dt)
-        check(x, N, GH if wx is not None else I, weights, form)
+        check(form, x, state0, weights, layout)
         y = pages.empty(x, *x.shape[:-1], D * P)
         finals = [x.new_empty(D, layout.B, P if k == 0 else H) for k in range(S)]
         if N == 0:
             for k, final in enumerate(finals):
-                final.zero_() if state0 is None else final.copy_(state0[k])
+                final.copy_(state0[k] if state0 is not None else torch.zeros_like(final))
             return y, finals, self.blank(cell, weights, N, layout.B, x)
-        project, stateful = wx is None and ours(self.schedule, N, GH, I), state0 is not None
+        project, stateful = kept is None and ours(self.schedule, N, GH, I), state0 is not None
         program = self.program(
             lambda layer: layer.forward(project=project, stateful=stateful),
-            *(N * D * GH * P, layout, form, D, I, H, P, w.b_ih is not None, project, stateful),
+            N * D * GH * (P + I if project else P),
+            layout,
+            Sizes(form, D, I, H, P, w.b_ih is not None),
+            *("forward", project, stateful),
         )
-        kept = pages.empty(x, D * program.kept)
-        if not project:
-            for d, w in enumerate(weights):
-                to = matrix(kept, d * program.kept, N, GH)
-                to.copy_(wx[d]) if wx is not None else project_rows(x.view(N, I), w, to)
+        if kept is None:
+            kept = pages.empty(x, D * program.kept)
+            for d, w in enumerate(weights if not project else ()):
+                project_rows(x.view(N, I), w, matrix(kept, d * program.kept, N, GH))
         tensors = [kept, x, y, None, layout.offsets]
-        tensors += [*NONE] if state0 is None else [*[s.contiguous() for s in state0], *NONE[S:]]
+        tensors += NONE if state0 is None else [*[s.contiguous() for s in state0], *NONE[S:]]
         tensors += [*finals, *NONE[S:]]
         for w in weights:
             tensors += [*contiguous(w), *NO_GRADIENTS]
@@ -155,8 +160,9 @@ class FusedEngine(Engine):
         cell, weights = ps[0].cell, [p.weights for p in ps]
         needs = Needs(False, [True] * len(cell.states), [[False] * len(w.tensors) for w in weights])
         befores = [None] * len(ps)
-        _, d_state0, _, d_projected = self.walk_back(
-            cell, kept[0], weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
+        x = kept[0].new_empty(layout.N, weights[0].w_ih.shape[1])
+        _, d_state0, _, d_projected, _ = self.walk_back(
+            cell, x, weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
         )
         form, tapes = self.form(cell, weights[0], dt), self.tapes(cell, weights, kept, layout, dt)
         return [derivative(form, *pair) for pair in zip(tapes, d_projected, strict=True)], d_state0
@@ -182,18 +188,16 @@ class FusedEngine(Engine):
         if not layout.is_dense:
             tapes = self.tapes(cell, weights, [own], layout, dt)
             befores = [t.before_all(0) if some[1] else None for t, some in zip(tapes, needs.weights, strict=True)]
-        d_x, d_state0, d_w, d_projected = self.walk_back(
+        d_x, d_state0, d_w, d_projected, complete = self.walk_back(
             cell, x, weights, own, befores, d_rows, d_finals, layout, needs, dt
         )
-        w = weights[0]
-        small = layout.N * w.w_hh.shape[0] * max(w.w_ih.shape[1], w.w_hh.shape[1]) < SMALL
-        if not small or w.w_hr is not None or any(False in some for some in needs.weights):
-            form, tapes = self.form(cell, w, dt), self.tapes(cell, weights, [own], layout, dt)
-            rows, d_rows = x.view(layout.N, -1), None if d_x is None else d_x.view(layout.N, -1)
+        if not complete:
+            form, tapes = self.form(cell, weights[0], dt), self.tapes(cell, weights, [own], layout, dt)
+            rows, d_x_rows = x.view(layout.N, -1), None if d_x is None else d_x.view(layout.N, -1)
             for d, tape in enumerate(tapes):
                 before = tape.before_all(0) if layout.is_dense else befores[d]
                 g = derivative(form, tape, d_projected[d])
-                self.rest(rows, weights[d], tape, before, g, d_rows, d_w[d])
+                self.rest(rows, weights[d], tape, before, g, d_x_rows, d_w[d])
         return d_x, d_state0, d_w
 
     def walk_back(
@@ -208,8 +212,11 @@ class FusedEngine(Engine):
         layout: Layout,
         needs: Needs,
         dt: float,
-    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]], list[Tensor | None]]:
-        """The walk, and those products that the launch does itself -> d_x, d_state0, d_ of the weights, d_projected"""
+    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]], list[Tensor | None], bool]:
+        """The walk, and those products that the launch does itself.
+
+        -> d_x, d_state0, d_ of the weights, d_projected, and whether that is all
+        """
         w, N, B, D, S = weights[0], layout.N, layout.B, len(weights), len(cell.states)
         (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
         H, form = GH // len(cell.gates), self.form(cell, w, dt)
@@ -226,8 +233,10 @@ class FusedEngine(Engine):
             lambda layer: layer.backward(
                 stride=stride, given=given, needs_x=needs.x, needs_states=needs_states, needs=wanted
             ),
-            *(N * D * GH * P, layout, form, D, I, H, P, w.b_ih is not None),
-            *(stride, given, needs.x, needs_states, wanted),
+            N * D * GH * (P + I if ours(self.schedule, GH, I, N, outer=True) else P),
+            layout,
+            Sizes(form, D, I, H, P, w.b_ih is not None),
+            *("backward", stride, given, needs.x, needs_states, wanted),
         )
         d_x = pages.empty(x, *x.shape) if needs.x else None
         d_state0 = [x.new_empty(D, B, P if k == 0 else H) for k in range(S)] if needs_states else []
@@ -244,7 +253,7 @@ class FusedEngine(Engine):
             d_weights.append(d_w)
             projections.append(d_projected)
         program.run(tensors)
-        return d_x, d_state0, d_weights, projections
+        return d_x, d_state0, d_weights, projections, program.complete
 
     def rest(
         self,
@@ -285,21 +294,29 @@ NONE: tuple[None, ...] = (None,) * job.MOST_STATES
 NO_GRADIENTS: tuple[None, ...] = (None,) * (PER_DIRECTION - BEFORE)
 
 
-def check(x: Tensor, N: int, columns: int, weights: Sequence[Weights], form: Form) -> None:
-    """The kernels know addresses, and would read and write past the end of what is too short."""
-    if x.numel() != N * columns:
-        raise PlaitError(
-            f"input of shape {tuple(x.shape)}: expected {N} rows of {columns}, as many as there are steps."
-        )
+def check(form: Form, x: Tensor, state0: Sequence[Tensor] | None, weights: Sequence[Weights], layout: Layout) -> None:
+    """The kernels know addresses only, and would read and write past the end of what is too short."""
     GH, I = weights[0].w_ih.shape
-    H = GH // form.G
+    H, D, B = GH // form.G, len(weights), layout.B
     P = weights[0].w_hh.shape[1] if form.projected else H
+    if x.numel() != layout.N * I:
+        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {layout.N} rows of {I}, one for each step taken.")
+    expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
     for w in weights:
-        expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
-        for name, t, shape in zip(w._fields, w, expected, strict=True):
-            if t is not None and (t.shape != shape or t.dtype != x.dtype):
-                found = f"{tuple(t.shape)} in {t.dtype}"
-                raise PlaitError(f"weight {name} is {found}: expected {shape} in {x.dtype}, to go with the others.")
+        for k, t in enumerate(w):
+            if t is not None and (t.shape != expected[k] or t.dtype != x.dtype or not t.is_cpu):
+                raise unlike(f"weight {w._fields[k]}", t, expected[k], x)
+    for k, s in enumerate(state0 or ()):
+        shape = (D, B, P if k == 0 else H)
+        if s.shape != shape or s.dtype != x.dtype or not s.is_cpu:
+            raise unlike(f"initial state {form.cell.states[k]}", s, shape, x)
+    if not x.is_cpu:
+        raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
+
+
+def unlike(name: str, t: Tensor, shape: tuple[int, ...], x: Tensor) -> PlaitError:
+    found = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
+    return PlaitError(f"{name} is {found}: expected {shape} in {x.dtype} on the CPU, to go with the rest of the layer.")
 
 
 def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:
@@ -311,7 +328,10 @@ def contiguous(w: Weights) -> list[Tensor | None]:
 
 
 def project_rows(x: Tensor, w: Weights, to: Tensor) -> None:
-    torch.mm(x, w.w_ih.t(), out=to) if w.b_ih is None else torch.addmm(w.b_ih, x, w.w_ih.t(), out=to)
+    if w.b_ih is None:
+        torch.mm(x, w.w_ih.t(), out=to)
+    else:
+        torch.addmm(w.b_ih, x, w.w_ih.t(), out=to)
 
 
 def derivative(form: Form, tape: Tape, d_projected: Tensor | None) -> Derivative:
@@ -329,7 +349,7 @@ def nothing(
     """No steps, or no sequences: what comes in at the end goes out at the beginning."""
     (GH, P), D = weights[0].w_hh.shape, len(weights)
     widths = [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
-    d_state0 = [x.new_zeros(D, B, n) if d is None else d for d, n in zip(d_finals, widths, strict=True)]
+    d_state0 = [x.new_zeros(D, B, n) if d is None else d.clone() for d, n in zip(d_finals, widths, strict=True)]
     d_w = [
         [torch.zeros_like(t) if n else None for t, n in zip(w.tensors, some, strict=True)]
         for w, some in zip(weights, needs.weights, strict=True)

@@ -33,8 +33,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Addresses(dict[str, int]):
-    """Name of a function -> where it is."""
+Addresses = dict[str, int]  # name of a function -> where it is
 
 
 def folder() -> Path:
@@ -159,4 +158,6 @@ def link(code: bytes, functions: tuple[str, ...]) -> Addresses:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines.append(engine)
-    return Addresses({name: engine.get_function_address(name) for name in functions})
+    found = {name: engine.get_function_address(name) for name in functions}
+    assert all(found.values()), found
+    return found

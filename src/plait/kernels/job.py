@@ -1,4 +1,14 @@
-"""What a kernel is told: numbers and addresses, in two kinds of arrays of 64-bit integers that Python fills."""
+"""What a kernel is told: numbers and addresses, 64-bit integers all of them, in one block: a launch, its walks, its
+products. And what both those who write it (program.py) and those who read it must agree on.
+"""
+
+PIECE = 256  # terms of a long sum that are added at a time: so much of a panel stays in the first cache
+GROUP = 4  # the most blocks of columns that are computed together
+MOST_TILE = 14 * 128  # bytes of a tile's results
+
+# --- a program begins with these; then come the block, the slots and the inner pointers (program.py)
+KERNEL, COUNT, WORDS, SLOTS, INNER = range(5)  # address of plait_walk; how many threads, words, slots, pointers
+PROGRAM_SIZE = 5
 
 # --- the launch: one for all threads. What they write lies a cache line apart from what they read.
 ALONE = 0  # the thread that calls is the team
@@ -30,10 +40,10 @@ D_PROJECTED = 9  # (N, P): d_ of h, if there is a projection
 WEIGHT, PROJECTION = 10, 11  # (G*H, P); (P, H), or 0
 BIAS = 12  # (G*H,), or 0
 PANELS, PROJECTION_PANELS = 13, 14  # the same, packed for the tile
-IDLE = 15  # no step multiplies by the weight: there is one step, and it starts from zeros, or ends there
+IDLE = 15  # nothing is multiplied by the weight: there is one step, from zeros (backward: d_ of those is not wanted)
 ROWS = 16  # forward: h, for the caller; backward: d_ of it
 ROWS_STRIDE = 17  # in bytes
-FINISH = 18  # backward: d_ of the initial h is wanted
+FINISH = 18  # backward: d_ of the initial states is wanted
 # what the leaves were compiled for, and where they are
 GATE_COUNT, STATE_COUNT, EXTRA_COUNT, SHARED = 19, 20, 21, 22
 SIZE, WIDTH, TILE_ROWS = 23, 24, 25  # bytes of a number, units of a block, rows of a tile

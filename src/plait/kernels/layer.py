@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from . import job, split
 from .program import (
@@ -25,7 +26,7 @@ from .program import (
     X,
     place,
 )  # fmt: skip
-from .schedule import DEFAULT, Schedule
+from .schedule import Schedule
 from .target import Form
 
 SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, columns, terms of a sum, numbers
@@ -63,19 +64,21 @@ class Kept:
 GATES, EXTRA, RAW, HISTORY = range(4)  # in Kept.shapes
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One layer and its batch, for the threads there are."""
-
-    schedule: Schedule
-    batch: split.Batch
-    count: int  # of threads
+class Sizes(NamedTuple):
     form: Form
     D: int  # directions
     I: int
     H: int
     P: int
     bias: bool
+
+
+class Layer:
+    """One layer and its batch, for the threads there are."""
+
+    def __init__(self, schedule: Schedule, batch: split.Batch, count: int, sizes: Sizes) -> None:
+        self.schedule, self.batch, self.count = schedule, batch, count
+        self.form, self.D, self.I, self.H, self.P, self.bias = sizes
 
     @cached_property
     def kept(self) -> Kept:
@@ -120,20 +123,28 @@ class Layer:
                     program.reserve(at + job.CARRY + k, B * self.width(k))
         for d in range(self.D):
             wanted, gates = needs[d], (KEPT, self.start(d, GATES))
+            whole = not form.projected or not wanted[-1]  # or else torch must do the rest
             if needs_x and ours(self.schedule, N, I, GH):
                 program.multiply(gates, (place(d, W_IH), 0), (D_X, 0), (N, I, GH), transposed=False, phase=d)
                 if fuse:
                     program.unite(d)
+            elif needs_x:
+                whole = False
             if wanted[0] and ours(self.schedule, GH, I, N, outer=True):
                 sums = (place(d, D_W + 2), 0) if self.bias and wanted[2] else None
                 program.outer(gates, (X, 0), (place(d, D_W), 0), (GH, I, N), stride=GH, sums=sums)
+            elif wanted[0] or (self.bias and wanted[2]):
+                whole = False
             h = KEPT, self.start(d, HISTORY) + (B * P if d == 1 else 0)
             before = h if self.batch.is_dense else (place(d, BEFORE), 0)
-            for matrix, row, end, stride in self.parts:
+            for matrix, row, end, width in self.parts:
                 if wanted[1] and ours(self.schedule, end - row, P, N, outer=True):
                     sums = (place(d, D_W + 3), row) if self.bias and wanted[3] else None
                     to, shape = (place(d, D_W + 1), row * P), (end - row, P, N)
-                    program.outer((KEPT, self.start(d, matrix)), before, to, shape, stride=stride, sums=sums)
+                    program.outer((KEPT, self.start(d, matrix)), before, to, shape, stride=width, sums=sums)
+                elif wanted[1] or (self.bias and wanted[3]):
+                    whole = False
+            program.complete = program.complete and whole
         self.finish(program, fuse)
         return program
 
@@ -181,4 +192,4 @@ def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False) -> 
     sums over all steps (outer) torch.mm does as well.
     """
     long = min(M, K) >= LONG and N * K <= PANELS and not outer
-    return M * N * K < SMALL or N < THIN or long or schedule is not DEFAULT
+    return M * N * K < SMALL or N < THIN or long or not schedule.torch_mm

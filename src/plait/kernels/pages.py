@@ -22,8 +22,11 @@ def madvise() -> Any:
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
-    """like.new_empty(shape); the system is asked for large pages, and may refuse."""
-    tensor = like.new_empty(*shape)
+    return advised(like.new_empty(*shape))
+
+
+def advised(tensor: Tensor) -> Tensor:
+    """The tensor, not yet touched: the system is asked for large pages, and may refuse."""
     if tensor.nbytes >= WORTH and tensor.device.type == "cpu" and (advise := madvise()):
         start = tensor.data_ptr()
         first, last = -(-start // HUGE) * HUGE, (start + tensor.nbytes) // HUGE * HUGE

@@ -4,12 +4,9 @@ numba compiles this once, for all cells; the arithmetic is in the leaves (leaves
 """
 
 from . import job
-from .machine import Int, call6, call9, call18, copy, get, memory, native, ticket, wait, zero
+from .machine import Int, call6, call9, call17, copy, get, memory, native, ticket, wait, zero
 
-PIECE = 256  # of a long sum: what of a panel stays in the first cache
-GROUP = 4  # the most blocks of columns that are computed together
-MOST_TILE = 14 * 128  # bytes of a tile's results
-results = memory(GROUP * job.MOST_GATES * MOST_TILE // 8)
+results = memory(job.GROUP * job.MOST_GATES * job.MOST_TILE // 8)
 
 
 @native(2, Int)
@@ -17,8 +14,8 @@ def blocks(walk, columns):
     return (columns + get(walk, job.WIDTH) - 1) // get(walk, job.WIDTH)
 
 
-@native(14)
-def tile(walk, size, panels, narrow, a, lda, step, depth, more, ldm, more_depth, panel, stride, scratch):
+@native(13)
+def tile(walk, size, panels, narrow, a, lda, depth, more, ldm, more_depth, panel, stride, scratch):
     """One tile of rows times any number of panels. a = 0: rows of zeros."""
     SIZE, WIDTH, TILE_ROWS = get(walk, job.SIZE), get(walk, job.WIDTH), get(walk, job.TILE_ROWS)
     slot, some, most = TILE_ROWS * WIDTH * SIZE, 0, 1
@@ -28,20 +25,19 @@ def tile(walk, size, panels, narrow, a, lda, step, depth, more, ldm, more_depth,
         while most > panels - some:
             most //= 2
         key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
-        call9(get(walk, job.PRODUCT), key, a, lda, step, depth if a else 0, at, stride, to, 0)
+        call9(get(walk, job.PRODUCT), key, a, lda, SIZE, depth if a else 0, at, stride, to, 0)
         if a and more_depth:
             at += depth * WIDTH * SIZE
-            call9(get(walk, job.PRODUCT_ON), key, more, ldm, step, more_depth, at, stride, to, 0)
+            call9(get(walk, job.PRODUCT_ON), key, more, ldm, SIZE, more_depth, at, stride, to, 0)
         some += most
 
 
-@native(19)
+@native(18)
 def chunk_of_rows(
     walk,
     n,
     a,
     lda,
-    step,
     depth,
     more,
     ldm,
@@ -61,7 +57,7 @@ def chunk_of_rows(
     slot, stride = TILE_ROWS * WIDTH * SIZE, (depth + more_depth + 1) * WIDTH * SIZE
     scratch, apart, begin = results(), get(walk, job.APART), block
     tiles = (n + TILE_ROWS - 1) // TILE_ROWS
-    group = 4 if n == 1 else 2 if n < 4 else 1  # few rows: more panels at once, to keep the multipliers busy
+    group = job.GROUP if n == 1 else 2 if n < 4 else 1  # few rows: more panels at once, to keep the multipliers busy
     full = 2 * (n // tiles) > TILE_ROWS
     for phase in range(2 if apart else 1):
         block = begin
@@ -80,7 +76,7 @@ def chunk_of_rows(
                         call9(get(walk, job.TOUCH), walk, unit, columns - unit, 0, 0, row + done, 0, 0, size)
                 if phase == 0:
                     tile(
-                        walk, size, count * each, narrow, a + done * lda if a else 0, lda, step, depth,
+                        walk, size, count * each, narrow, a + done * lda if a else 0, lda, depth,
                         more + done * ldm, ldm, more_depth, panel, stride, scratch,
                     )  # fmt: skip
                 if phase == 1 or not apart:
@@ -91,9 +87,9 @@ def chunk_of_rows(
             block += count
 
 
-@native(18)
+@native(17)
 def times_panels(
-    walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
+    walk, n, a, lda, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
 ):
     """n rows at `a`, going on at `more`, times the panels of some blocks, `each` a block: the leaf gets the results.
 
@@ -104,21 +100,26 @@ def times_panels(
         some = min(n - done, chunk) if chunk else n
         at, rest = a + done * lda if a else 0, more + done * ldm
         chunk_of_rows(
-            walk, some, at, lda, step, depth, rest, ldm, more_depth, panels, each, columns, leaf, block, last, olds,
+            walk, some, at, lda, depth, rest, ldm, more_depth, panels, each, columns, leaf, block, last, olds,
             done, row + done, sequence + done,
         )  # fmt: skip
         done += some
 
 
-@native(18)
-def rows(
-    walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence
-):
+@native(17)
+def rows(walk, n, a, lda, depth, more, ldm, more_depth, panels, each, columns, leaf, block, last, olds, row, sequence):
     """times_panels, by its address: what is called so is compiled once, not once more with everybody who calls it."""
-    call18(
-        get(walk, job.ROWS_TIMES), walk, n, a, lda, step, depth, more, ldm, more_depth, panels, each, columns, leaf,
+    call17(
+        get(walk, job.ROWS_TIMES), walk, n, a, lda, depth, more, ldm, more_depth, panels, each, columns, leaf,
         block, last, olds, row, sequence,
     )  # fmt: skip
+
+
+@native(13)
+def rows_of_one(walk, n, a, depth, panels, each, columns, leaf, block, last, olds, row, sequence):
+    """The same, if the rows lie one after another, and go on nowhere."""
+    lda = depth * get(walk, job.SIZE)
+    rows(walk, n, a, lda, depth, 0, 0, 0, panels, each, columns, leaf, block, last, olds, row, sequence)
 
 
 @native(7)
@@ -144,19 +145,19 @@ def pack_block(gemm, block):
 @native(3)
 def product_of_chunk(gemm, item, add):
     """Some rows of C, all columns: the rows of A stay in cache while the panels pass by."""
-    N, K, SIZE, chunk = get(gemm, job.N), get(gemm, job.K), get(gemm, job.SIZE), get(gemm, job.CHUNK)
+    N, K, chunk = get(gemm, job.N), get(gemm, job.K), get(gemm, job.CHUNK)
     first = item * chunk
     n, lda = min(chunk, get(gemm, job.M) - first), get(gemm, job.A_ROW)
     a, panels, leaf = get(gemm, job.A) + first * lda, get(gemm, job.PANELS), get(gemm, job.ADD if add else job.STORE)
-    rows(gemm, n, a, lda, SIZE, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, first, 0)
+    rows(gemm, n, a, lda, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, first, 0)
 
 
 @native(3)
 def product_of_step(gemm, row, n):
     """n rows of C from `row` on, all columns."""
-    N, K, SIZE, lda = get(gemm, job.N), get(gemm, job.K), get(gemm, job.SIZE), get(gemm, job.A_ROW)
+    N, K, lda = get(gemm, job.N), get(gemm, job.K), get(gemm, job.A_ROW)
     a, panels, leaf = get(gemm, job.A) + row * lda, get(gemm, job.PANELS), get(gemm, job.STORE)
-    rows(gemm, n, a, lda, SIZE, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, row, 0)
+    rows(gemm, n, a, lda, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, row, 0)
 
 
 @native(3)
@@ -176,7 +177,7 @@ def outer_product(gemm, item, workspace):
     row, step, factor = get(gemm, job.A_ROW), get(gemm, job.A_STEP), get(gemm, job.FACTOR_ROW)
     tiles, start = (n + TILE_ROWS - 1) // TILE_ROWS, 0
     while start < K:
-        depth = min(PIECE, K - start)
+        depth = min(job.PIECE, K - start)
         stride, a = (depth + 1) * line, get(gemm, job.A) + first * row + start * step
         for j in range(count):
             units, origin = min(WIDTH, N - (block + j) * WIDTH), get(gemm, job.FACTOR) + (block + j) * line

@@ -15,7 +15,6 @@ from torch import Tensor
 from . import compiler, job, threads
 from .target import Form
 
-PIECE = 256  # as in recurrence.py
 CHUNK_BYTES = 1 << 18  # of the second cache, for the rows of a product
 MOST_COLUMNS = 16  # blocks of columns of an outer product that are packed at once
 
@@ -33,12 +32,18 @@ SPARE = 1 << 20  # bytes
 _spare: list[Tensor] = []
 
 
+def fresh(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
 def place(direction: int, tensor: int) -> int:
     """The number of a direction's tensor."""
     return FIRST + direction * PER_DIRECTION + tensor
 
 
 class Program:
+    """Written by layer.py: walks, products, `finish`; then run any number of times."""
+
     def __init__(self, form: Form, count: int, *, back: bool) -> None:
         self.form, self.count, self.back = form, count, back
         self.leaves = compiler.leaves(form)
@@ -48,8 +53,11 @@ class Program:
         self.slots: list[tuple[int, int, int]] = []  # word, number of the tensor, bytes from its beginning
         self.inner: list[tuple[int, int]] = []  # word, how far from the block's beginning what it points to is
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
-        self.workspace = 0  # numbers
-        self.kept = 0  # the same, of what each direction keeps
+        self.workspace = 0  # numbers, beside the block itself
+        self.kept = 0  # numbers that each direction keeps
+        self.complete = True  # nothing is left to torch
+        self.bytes = 0  # of the workspace with the block
+        self.packed = ""  # how the addresses are packed
 
     # --- writing it
     def array(self, size: int) -> int:
@@ -105,8 +113,9 @@ class Program:
         size = -(-P // width) * (form.G * H + 1) if back else -(-H // width) * form.G * (P + 1)
         self.reserve(at + job.PANELS, size * width)
         if form.target.apart:
-            columns = -(-P // width) if back else -(-H // width) * form.G
-            self.reserve(at + job.APART, B * form.target.rows * columns * width)
+            columns = [-(-P // width), -(-H // width) if form.projected else 0] if back else []
+            columns += [] if back else [-(-H // width) * form.G, -(-P // width)]
+            self.reserve(at + job.APART, B * form.target.rows * max(columns) * width)
         if form.projected:
             self.words[at + job.PROJECT] = leaves["plait_d_projected" if back else "plait_projected"]
             size = -(-H // width) * (P + 1) if back else -(-P // width) * (H + 1)
@@ -133,7 +142,6 @@ class Program:
             (job.CHUNK, max(target.rows, chunk // target.rows * target.rows)),
             (job.PHASE, phase),
             (job.A_ROW, K * target.size),
-            (job.A_STEP, target.size),
             (job.FACTOR_ROW, (K if transposed else N) * target.size),
             (job.TRANSPOSED, transposed),
             (job.PACK, self.leaves["plait_pack_transposed" if transposed else "plait_pack_columns"]),
@@ -174,7 +182,7 @@ class Program:
         if sums is not None:
             self.point(at + job.SUMS, *sums)
         if not self.words[job.WORKSPACE_SIZE]:
-            size = MOST_COLUMNS * (PIECE + 1) * target.width
+            size = MOST_COLUMNS * (job.PIECE + 1) * target.width
             self.words[job.WORKSPACE_SIZE] = size * target.size
             self.reserve(job.WORKSPACE, self.count * size)
 
@@ -219,17 +227,17 @@ class Program:
         self.words[job.TEAM], self.words[job.YIELD] = threads.team_size(), threads.sched_yield()
         table = [*(v for slot in self.slots for v in slot), *(v for pair in self.inner for v in pair)]
         self.words[job.BACK], self.words[job.MULTIPLY] = self.back, compiler.walk()["plait_gemms"]
-        sizes = (compiler.walk()["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
-        self.memory = (ctypes.c_int64 * (len(sizes) + len(self.words) + len(table)))(*sizes, *self.words, *table)
+        lead = (compiler.walk()["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
+        self.memory = (ctypes.c_int64 * (len(lead) + len(self.words) + len(table)))(*lead, *self.words, *table)
         self.address = ctypes.addressof(self.memory)
 
     # --- running it
     def run(self, tensors: Sequence[Tensor | None]) -> None:
         """With the tensors in the order in which they are numbered above, but for the workspace."""
         try:
-            workspace = _spare.pop() if self.bytes <= SPARE else torch.empty(self.bytes, dtype=torch.uint8)
+            workspace = _spare.pop() if self.bytes <= SPARE else fresh(self.bytes)
         except IndexError:  # none is there yet, or another Python thread has it
-            workspace = torch.empty(SPARE, dtype=torch.uint8)
+            workspace = fresh(SPARE)
         memory = workspace.data_ptr()
         addresses = struct.pack(self.packed, memory, *[0 if t is None else t.data_ptr() for t in tensors])
         threads.run(self.address, addresses, memory, self.count)

@@ -24,7 +24,7 @@ from .machine import (
     wait,
     zero,
 )
-from .products import blocks, pack, pack_block, product_of_step, rows
+from .products import blocks, pack, pack_block, product_of_step, rows, rows_of_one
 
 addresses = memory(job.MOST_STATES)
 
@@ -80,52 +80,15 @@ def step_forward(walk, s, lo, hi, block, last):
         product_of_step(get(walk, job.WITHIN), row, n)
     if m:
         states_at(walk, olds, job.STATES, first_row(walk, before) + lo)
-        rows(walk, m, get(olds, 0), P * SIZE, SIZE, P, 0, 0, 0, panels, G, H, leaf, block, last, olds, row, lo)
+        rows_of_one(walk, m, get(olds, 0), P, panels, G, H, leaf, block, last, olds, row, lo)
     if m < n:
         states_at(walk, olds, job.INITIAL, lo + m)
-        rows(
-            walk,
-            n - m,
-            get(olds, 0) if get(walk, job.GIVEN) else 0,
-            P * SIZE,
-            SIZE,
-            P,
-            0,
-            0,
-            0,
-            panels,
-            G,
-            H,
-            leaf,
-            block,
-            last,
-            olds,
-            row + m,
-            lo + m,
-        )
+        h = get(olds, 0) if get(walk, job.GIVEN) else 0
+        rows_of_one(walk, n - m, h, P, panels, G, H, leaf, block, last, olds, row + m, lo + m)
     if get(walk, job.PROJECTION) and n:
-        raw, panels = get(walk, job.RAW) + row * H * SIZE, get(walk, job.PROJECTION_PANELS)
-        rows(
-            walk,
-            n,
-            raw,
-            H * SIZE,
-            SIZE,
-            H,
-            0,
-            0,
-            0,
-            panels,
-            1,
-            P,
-            get(walk, job.PROJECT),
-            0,
-            blocks(walk, P),
-            0,
-            row,
-            lo,
-        )
-        last = max(last, blocks(walk, P))
+        raw, panels, every = get(walk, job.RAW) + row * H * SIZE, get(walk, job.PROJECTION_PANELS), blocks(walk, P)
+        rows_of_one(walk, n, raw, H, panels, 1, P, get(walk, job.PROJECT), 0, every, 0, row, lo)
+        last = max(last, every)
     keep_last(walk, t, lo, hi, block, last)
 
 
@@ -140,7 +103,7 @@ def rows_back(walk, n, known, leaf, block, last, olds, from_row, row, sequence):
     if depth == 0:
         a, lda, depth, rest = more, ldm, rest, 0
     a = a if known else 0
-    rows(walk, n, a, lda, SIZE, depth, more, ldm, rest, panels, 1, P, leaf, block, last, olds, row, sequence)
+    rows(walk, n, a, lda, depth, more, ldm, rest, panels, 1, P, leaf, block, last, olds, row, sequence)
 
 
 @native(6)
@@ -170,7 +133,7 @@ def step_backward(walk, s, lo, hi, block, last):
         if projected:
             a, leaf = get(walk, job.D_PROJECTED) + row * P * SIZE, get(walk, job.POINTWISE)
             panels, every = get(walk, job.PROJECTION_PANELS), blocks(walk, H)
-            rows(walk, end - r, a, P * SIZE, SIZE, P, 0, 0, 0, panels, 1, H, leaf, 0, every, olds, row, lo + r)
+            rows_of_one(walk, end - r, a, P, panels, 1, H, leaf, 0, every, olds, row, lo + r)
         r = end
     if get(walk, job.WITHIN) and n:
         product_of_step(get(walk, job.WITHIN), first_row(walk, t) + lo, n)
@@ -309,14 +272,8 @@ def run(launch):
 @native(4)
 def start(program, addresses, block, parallel):
     """Writes the block of a call (program.py) and has a team run it, or the thread that calls if there is none."""
-    kernel, count, words, slots, inner = (
-        get(program, 0),
-        get(program, 1),
-        get(program, 2),
-        get(program, 3),
-        get(program, 4),
-    )
-    template = program + 5 * 8
+    words, slots, inner = get(program, job.WORDS), get(program, job.SLOTS), get(program, job.INNER)
+    template = program + job.PROGRAM_SIZE * 8
     copy(block, template, words * 8)
     table = template + words * 8
     for i in range(slots):
@@ -326,7 +283,7 @@ def start(program, addresses, block, parallel):
     for i in range(inner):
         put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
     if parallel:
-        call4(parallel, kernel, block, count, 0)
+        call4(parallel, get(program, job.KERNEL), block, get(program, job.COUNT), 0)
     else:
         put(block, job.ALONE, 1)
-        call1(kernel, block)
+        call1(get(program, job.KERNEL), block)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import PlaitError
+from . import job
 from .target import Host, Target, host
 
 
@@ -20,6 +21,7 @@ class Schedule:
                  (Weight gradients are sums over all steps: those stay products over all steps.)
     elementwise  "with the tile": gates right after the sums that they need; "apart": after all sums of a step
     states       "one buffer" for all steps; or "per step", an array and a call for each
+    torch_mm     products over all steps by torch.mm where it is faster, else all of them by these kernels
     """
 
     tile: Literal["register"] | tuple[int, int] | None = "register"
@@ -28,6 +30,7 @@ class Schedule:
     fuse: bool = False
     elementwise: Literal["with the tile", "apart"] = "with the tile"
     states: Literal["one buffer", "per step"] = "one buffer"
+    torch_mm: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.tile, tuple) and (len(self.tile) != 2 or min(self.tile) < 1):
@@ -51,8 +54,12 @@ class Schedule:
             # 2 vectors of sums per row; what is left of the registers holds a panel's two and a number for all lanes
             return Target(double, lanes, (machine.registers - 4) // 2, apart=apart)
         rows, columns = self.tile
-        return Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)
+        target = Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)
+        if target.width * target.size > job.MOST_TILE:
+            most = job.MOST_TILE // target.size
+            raise PlaitError(f"tile {self.tile}: {columns} columns, expected {most} at most: the results of a row.")
+        return target
 
 
 DEFAULT = Schedule()
-OFF = Schedule(tile=None, vectorise=False, parallel=False)
+OFF = Schedule(tile=None, vectorise=False, parallel=False, torch_mm=False)

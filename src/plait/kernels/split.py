@@ -1,8 +1,8 @@
 """How the threads share a walk: the batch, cut into slices, or the units of every step."""
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Protocol
-
-import torch
 
 from .target import Form
 
@@ -33,9 +33,12 @@ def slices(batch: Batch, walks: int, threads: int) -> list[int]:
     parts = max(1, min(batch.B, -(-threads // walks)))
     if batch.is_dense:
         return [batch.B * k // parts for k in range(parts + 1)]
-    alive = torch.tensor(batch.sizes)
-    work = (alive.unsqueeze(1) > torch.arange(batch.B)).sum(0).cumsum(0)  # steps of the sequences up to each
-    cuts = torch.searchsorted(work, torch.arange(1, parts) * int(work[-1]) / parts).tolist()
+    ends = [*batch.sizes[1:], 0]
+    lengths: list[int] = []  # longest last
+    for t, (alive, following) in enumerate(zip(batch.sizes, ends, strict=True)):
+        lengths += [t + 1] * (alive - following)
+    work = list(accumulate(reversed(lengths)))  # steps of the sequences up to each
+    cuts = [bisect_left(work, work[-1] * k / parts) for k in range(1, parts)]
     return [0, *cuts, batch.B]
 
 
