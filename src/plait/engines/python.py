@@ -9,7 +9,8 @@ from torch import Tensor
 from ..cells import Cell
 from ..cells.ops import floats
 from ..cells.trace import compiled, trace
-from .base import Derivative, OneByOne, Prepared, Tape
+from .base import Derivative, Prepared, Tape
+from .onebyone import OneByOne
 
 Matrix = list[list[float]]
 

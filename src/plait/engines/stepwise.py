@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..cells import Ops
 from ..cells.trace import compiled, trace
-from .base import Derivative, OneByOne, Prepared, Tape
+from .base import Derivative, Prepared, Tape
+from .onebyone import OneByOne
 
 
 class Stepwise(OneByOne):
