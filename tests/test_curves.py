@@ -45,14 +45,19 @@ class Classifier(nn.Module):
         self.head = nn.Linear(64, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.gru(x)[1][-1])
+        return self.head(self.gru(x)[0].mean(1))
 
 
 def learn(engine: str, x: Tensor, y: Tensor, epochs: int) -> tuple[list[float], Classifier]:
-    """The mean loss of each epoch."""
+    """The mean loss of each epoch. The steps become shorter and end at zero: a trajectory that can be repeated.
+
+    (With Adam at 1e-3 nobody repeats one: torch on one thread is 3e-2 away from torch on two after ten epochs, from
+    differences in the last bit, and as far in float64.)
+    """
     torch.manual_seed(0)
     model = Classifier(engine)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // 100))
     losses = []
     for _ in range(epochs):
         total = 0.0
@@ -62,6 +67,7 @@ def learn(engine: str, x: Tensor, y: Tensor, epochs: int) -> tuple[list[float], 
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            scheduler.step()
             total += loss.item() * len(rows)
         losses.append(total / len(x))
     return losses, model

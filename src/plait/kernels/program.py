@@ -46,7 +46,7 @@ class Program:
 
     def __init__(self, form: Form, count: int, *, back: bool) -> None:
         self.form, self.count, self.back = form, count, back
-        self.leaves = compiler.leaves(form)
+        self.shared, self.leaves = compiler.walk(), compiler.leaves(form)
         self.walks: list[int] = []
         self.gemms: list[int] = []
         self.words: list[int] = [0] * job.LAUNCH_SIZE
@@ -84,7 +84,7 @@ class Program:
             (job.ROW_CHUNK, target.chunk),
             (job.PRODUCT, leaves["plait_product"]),
             (job.PRODUCT_ON, leaves["plait_product_on"]),
-            (job.ROWS_TIMES, compiler.walk()["plait_rows"]),
+            (job.ROWS_TIMES, self.shared["plait_rows"]),
         ):
             self.words[at + field] = value
 
@@ -226,8 +226,8 @@ class Program:
         self.packed = f"{FIRST + PER_DIRECTION * len(self.walks)}q"
         self.words[job.TEAM], self.words[job.YIELD] = threads.team_size(), threads.sched_yield()
         table = [*(v for slot in self.slots for v in slot), *(v for pair in self.inner for v in pair)]
-        self.words[job.BACK], self.words[job.MULTIPLY] = self.back, compiler.walk()["plait_gemms"]
-        lead = (compiler.walk()["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
+        self.words[job.BACK], self.words[job.MULTIPLY] = self.back, self.shared["plait_gemms"]
+        lead = (self.shared["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
         self.memory = (ctypes.c_int64 * (len(lead) + len(self.words) + len(table)))(*lead, *self.words, *table)
         self.address = ctypes.addressof(self.memory)
 
