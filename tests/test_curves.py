@@ -84,7 +84,7 @@ def test_motion_classifier_trained_to_the_end() -> None:
     (x, y), (x_test, y_test) = motion("train"), motion("test")
     losses, models = {}, {}
     for engine in ("fused", "torch"):
-        losses[engine], models[engine] = learn(engine, x, y, 20)
+        losses[engine], models[engine] = learn(engine, x, y, 30)
     print(losses)
     assert losses["fused"] == pytest.approx(losses["torch"], abs=1e-3)
     with torch.no_grad():
