@@ -220,7 +220,7 @@ def bench_schedule(
     threads: Threads = None,
     json: Json = None,
 ) -> None:
-    """What does each decision about the loops buy? With the default sizes this takes about half an hour."""
+    """What does each decision about the loops buy? With the default sizes it takes 20 to 30 minutes."""
     from . import commands
 
     options = {"cell": cell, "batch": batch, "size": size, "steps": steps}
