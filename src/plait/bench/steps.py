@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import gc
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -110,6 +111,7 @@ def extra_memory(step: Step) -> float | None:
     if trim is None:
         return None
     step.clear()
+    gc.collect()  # what is found to be garbage in the middle of the step would be taken for thrift
     trim(0)
     try:
         before = resident("VmRSS")
