@@ -137,11 +137,8 @@ def test_threads_do_not_change_a_bit_of_a_projection(ragged, set_threads) -> Non
             assert_same_bits(found, expected, (B, H, P, count))
 
 
-@pytest.mark.parametrize("P", [0, 5], ids=["", "projected"])
-@every_cell
+@pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])
 def test_a_sequence_of_a_ragged_batch_is_bitwise_what_it_is_alone(cell, P, set_threads) -> None:
-    if P and cell != "lstm":
-        pytest.skip("only the LSTM has a projection")
     set_threads(2)
     for B, H in product((3, 20), (5, 37)):
         layout, engine = batch(B, 9, ragged=True), FusedEngine()

@@ -39,10 +39,8 @@ class Call(NamedTuple):
 
     def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """Of the rows and the last states."""
-        GH, P = self.weights(tensors)[0].w_hh.shape
-        widths = [P, *[GH // len(self.cell.gates)] * (len(self.cell.states) - 1)]
-        D, B = self.directions, self.layout.B
-        return [(*x.shape[:-1], D * P), *((D, B, width) for width in widths)]
+        widths, D = self.weights(tensors)[0].widths(self.cell), self.directions
+        return [(*x.shape[:-1], D * widths[0]), *((D, self.layout.B, width) for width in widths)]
 
     def weights(self, tensors: Sequence[Tensor]) -> list[Weights]:
         return [Weights.of(group, bias=self.bias) for group in self.split(tensors)[1]]

@@ -92,6 +92,11 @@ class Weights(NamedTuple):
     def tensors(self) -> list[Tensor]:
         return [t for t in self if t is not None]
 
+    def widths(self, cell: Cell) -> list[int]:
+        """Of the states: h has P, the others H."""
+        GH, P = self.w_hh.shape
+        return [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
+
 
 @dataclass
 class Tape:

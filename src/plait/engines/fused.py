@@ -347,8 +347,7 @@ def nothing(
     cell: Cell, x: Tensor, weights: Sequence[Weights], d_finals: Sequence[Tensor | None], B: int, needs: Needs
 ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
     """No steps, or no sequences: what comes in at the end goes out at the beginning."""
-    (GH, P), D = weights[0].w_hh.shape, len(weights)
-    widths = [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
+    widths, D = weights[0].widths(cell), len(weights)
     d_state0 = [x.new_zeros(D, B, n) if d is None else d.clone() for d, n in zip(d_finals, widths, strict=True)]
     d_w = [
         [torch.zeros_like(t) if n else None for t, n in zip(w.tensors, some, strict=True)]

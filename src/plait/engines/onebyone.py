@@ -24,8 +24,8 @@ class OneByOne(Engine):
     def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
         kept = []
         for w in weights:
-            H, P = w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1]
-            kept += [like.new_empty(B + N, P if k == 0 else H) for k in range(len(cell.states))]
+            H = w.w_hh.shape[0] // len(cell.gates)
+            kept += [like.new_empty(B + N, width) for width in w.widths(cell)]
             kept += [] if w.w_hr is None else [like.new_empty(N, H)]
             kept.append(like.new_empty(N, len(cell.saved), H))
         return kept

@@ -142,21 +142,11 @@ def pack_block(gemm, block):
         copy(panel, get(gemm, job.BIAS) + block * WIDTH * SIZE, units * SIZE)
 
 
-@native(3)
-def product_of_chunk(gemm, item, add):
-    """Some rows of C, all columns: the rows of A stay in cache while the panels pass by."""
-    N, K, chunk = get(gemm, job.N), get(gemm, job.K), get(gemm, job.CHUNK)
-    first = item * chunk
-    n, lda = min(chunk, get(gemm, job.M) - first), get(gemm, job.A_ROW)
-    a, panels, leaf = get(gemm, job.A) + first * lda, get(gemm, job.PANELS), get(gemm, job.ADD if add else job.STORE)
-    rows(gemm, n, a, lda, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, first, 0)
-
-
-@native(3)
-def product_of_step(gemm, row, n):
-    """n rows of C from `row` on, all columns."""
+@native(4)
+def product_of_rows(gemm, row, n, leaf):
+    """n rows of C from `row` on, all columns: the rows of A stay in cache while the panels pass by."""
     N, K, lda = get(gemm, job.N), get(gemm, job.K), get(gemm, job.A_ROW)
-    a, panels, leaf = get(gemm, job.A) + row * lda, get(gemm, job.PANELS), get(gemm, job.STORE)
+    a, panels = get(gemm, job.A) + row * lda, get(gemm, job.PANELS)
     rows(gemm, n, a, lda, K, 0, 0, 0, panels, 1, N, leaf, 0, blocks(gemm, N), 0, row, 0)
 
 
@@ -224,7 +214,9 @@ def gemms(launch, team):
                     if get(gemm, job.OUTER):
                         outer_product(gemm, item, workspace)
                     else:
-                        product_of_chunk(gemm, item, phase)
+                        first, leaf = item * get(gemm, job.CHUNK), get(gemm, job.ADD if phase else job.STORE)
+                        n = min(get(gemm, job.CHUNK), get(gemm, job.M) - first)
+                        product_of_rows(gemm, first, n, leaf)
                     ticket(gemm, job.GEMM_DONE)
                     item = ticket(gemm, job.GEMM_TAKEN)
         for g in range(get(launch, job.GEMM_COUNT)):

@@ -113,9 +113,9 @@ class Program:
         size = -(-P // width) * (form.G * H + 1) if back else -(-H // width) * form.G * (P + 1)
         self.reserve(at + job.PANELS, size * width)
         if form.target.apart:
-            columns = [-(-P // width), -(-H // width) if form.projected else 0] if back else []
-            columns += [] if back else [-(-H // width) * form.G, -(-P // width)]
-            self.reserve(at + job.APART, B * form.target.rows * max(columns) * width)
+            of_H, of_P = -(-H // width), -(-P // width)
+            columns = max(of_P, of_H if form.projected else 0) if back else max(of_H * form.G, of_P)
+            self.reserve(at + job.APART, B * form.target.rows * columns * width)
         if form.projected:
             self.words[at + job.PROJECT] = leaves["plait_d_projected" if back else "plait_projected"]
             size = -(-H // width) * (P + 1) if back else -(-P // width) * (H + 1)

@@ -24,7 +24,7 @@ from .machine import (
     wait,
     zero,
 )
-from .products import blocks, pack, pack_block, product_of_step, rows, rows_of_one
+from .products import blocks, pack, pack_block, product_of_rows, rows, rows_of_one
 
 addresses = memory(job.MOST_STATES)
 
@@ -76,8 +76,9 @@ def step_forward(walk, s, lo, hi, block, last):
     n = live(walk, t, lo, hi)
     m = min(n, live(walk, before, lo, hi))  # these go on, the others start here
     row, panels, leaf = first_row(walk, t) + lo, get(walk, job.PANELS), get(walk, job.POINTWISE)
-    if get(walk, job.WITHIN) and n:
-        product_of_step(get(walk, job.WITHIN), row, n)
+    within = get(walk, job.WITHIN)
+    if within and n:
+        product_of_rows(within, row, n, get(within, job.STORE))
     if m:
         states_at(walk, olds, job.STATES, first_row(walk, before) + lo)
         rows_of_one(walk, m, get(olds, 0), P, panels, G, H, leaf, block, last, olds, row, lo)
@@ -135,8 +136,9 @@ def step_backward(walk, s, lo, hi, block, last):
             panels, every = get(walk, job.PROJECTION_PANELS), blocks(walk, H)
             rows_of_one(walk, end - r, a, P, panels, 1, H, leaf, 0, every, olds, row, lo + r)
         r = end
-    if get(walk, job.WITHIN) and n:
-        product_of_step(get(walk, job.WITHIN), first_row(walk, t) + lo, n)
+    within = get(walk, job.WITHIN)
+    if within and n:
+        product_of_rows(within, first_row(walk, t) + lo, n, get(within, job.STORE))
 
 
 @native(5)
