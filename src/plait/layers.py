@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from . import autograd, cells, engines, opaque
 from .autograd import Call, is_autocast, no_jvp, no_vmap, without_autocast
@@ -15,6 +15,7 @@ from .cells import Cell
 from .engines import Layout
 from .engines.torch import NATIVE
 from .errors import PlaitError
+from .ragged import Live, check_lengths
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
@@ -66,10 +67,11 @@ class Recurrent(nn.RNNBase):
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
-        lengths = check_lengths(lengths, T, B)
-        packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
-        y, state = self.forward(packed, hx)
-        return pad_packed_sequence(y, self.batch_first, total_length=T)[0], state
+        live = Live.of(check_lengths(lengths, T, B))
+        rows = live.places(T, self.batch_first).to(input.device)
+        y, state = self.forward(live.packed(input.flatten(0, 1).index_select(0, rows)), hx)
+        padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy(0, rows, y.data)
+        return padded.unflatten(0, input.shape[:2]), state
 
     def _plait_engine(self, engine: str, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
@@ -234,19 +236,3 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, tuple | list):
         return tuple(converted(v, dtype) for v in value)
     return None if value is None else value.to(dtype)
-
-
-def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
-    """The lengths as an int64 tensor on the CPU, or the sentence that says which one is wrong."""
-    lengths = given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
-    if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
-        raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
-    if lengths.shape != (B,):
-        raise PlaitError(
-            f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
-        )
-    lengths = lengths.to("cpu", torch.int64)
-    for b, length in enumerate(lengths.tolist()):
-        if not 1 <= length <= T:
-            raise PlaitError(f"length {length} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
-    return lengths

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ class Layout:
 
     def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
         self.T, self.B, self.batch_sizes = T, B, batch_sizes
+        self.cache: dict[Any, Any] = {}  # what engines have worked out for this layout: the layers of a stack share it
         if batch_sizes is None:
             self.N, self.is_dense = T * B, True
 
@@ -50,7 +52,7 @@ class Layout:
     @cached_property
     def bounds(self) -> Tensor:  # (T + 1,)
         """The first row of each step, and the end."""
-        return torch.tensor([*self.starts, self.N], device="cpu")
+        return torch.from_numpy(np.array([*self.starts, self.N]))
 
     @property
     def offsets(self) -> Tensor | None:
@@ -59,13 +61,19 @@ class Layout:
 
     def rows_before(self, reverse: bool) -> Tensor:  # (N,)
         """Which row of a tape's history each row goes on from."""
-        sizes = torch.tensor(self.sizes, device="cpu")
-        step = torch.repeat_interleave(torch.arange(self.T, device="cpu"), sizes)
-        sequence = torch.arange(self.N, device="cpu") - self.bounds[step]
-        if not reverse:  # the initial rows come first: all of step 0 starts there
-            return torch.where(step == 0, sequence, self.B + self.bounds[step - 1] + sequence)
-        ends = sequence >= torch.cat([sizes[1:], sizes.new_zeros(1)])[step]
-        return torch.where(ends, self.N + sequence, self.bounds[step + 1] + sequence)
+        key = "rows before", reverse
+        if key not in self.cache:
+            sizes = np.array(self.sizes)
+            rows = np.arange(self.N)
+            if not reverse:  # the row of a step earlier is as many rows earlier as were alive then; B initial ones lead
+                rows += np.repeat(self.B - np.concatenate([[self.B], sizes[:-1]]), sizes)
+            else:  # the row of a step later, or the initial one, beyond all rows
+                following, first = np.append(sizes[1:], 0), np.array(self.starts)
+                sequence = rows - np.repeat(first, sizes)
+                rows = np.where(sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence)
+            self.cache[key] = torch.from_numpy(rows)
+        before: Tensor = self.cache[key]
+        return before
 
     def order(self, reverse: bool) -> range:
         """The steps as the recurrence walks them. Each row starts where its own sequence starts (or ends)."""

@@ -70,17 +70,18 @@ class FusedEngine(Engine):
         return result
 
     def program(self, make: Callable[[Layer], Program], work: int, layout: Layout, sizes: Sizes, *more: Any) -> Program:
-        """Made once for dense batches of a shape; a ragged one is seldom seen twice. `work`: multiplications."""
+        """Made once for dense batches of a shape, and for a ragged one, seldom seen twice, once for all layers that are
+        alike. `work`: multiplications.
+        """
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
         count = 1 if alone else threads.threads()
-        if layout.batch_sizes is not None:
-            return make(Layer(self.schedule, layout, count, sizes))
-        key = (layout.T, layout.B, count, sizes, *more)
-        program = self.programs.get(key)
+        programs = self.programs if layout.batch_sizes is None else layout.cache
+        key = (self, layout.T, layout.B, count, sizes, *more)
+        program: Program | None = programs.get(key)
         if program is None:
-            if len(self.programs) >= MOST_PROGRAMS:
-                self.programs.clear()
-            program = self.programs[key] = make(Layer(self.schedule, layout, count, sizes))
+            if len(programs) >= MOST_PROGRAMS:
+                programs.clear()
+            program = programs[key] = make(Layer(self.schedule, layout, count, sizes))
         return program
 
     # --- forward

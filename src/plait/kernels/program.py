@@ -5,9 +5,10 @@ each time; what differs are the addresses of tensors. plait_start (recurrence.py
 memory and fills those in.
 """
 
-import ctypes
 import struct
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ class Program:
         self.packed = ""  # how the addresses are packed
 
     # --- writing it
-    def array(self, size: int) -> int:
+    def block(self, size: int) -> int:
         start = len(self.words)
         self.words += [0] * size
         return start
@@ -90,7 +91,7 @@ class Program:
 
     def walk(self, T: int, B: int, H: int, P: int, reverse: bool) -> int:
         """One direction."""
-        at, form, leaves, back = self.array(job.WALK_SIZE), self.form, self.leaves, self.back
+        at, form, leaves, back = self.block(job.WALK_SIZE), self.form, self.leaves, self.back
         self.walks.append(at)
         self.common(at)
         width = form.target.width
@@ -192,7 +193,7 @@ class Program:
         self.inner.append((self.walks[direction] + job.WITHIN, 8 * self.gemms[-1]))
 
     def gemm(self, a: Matrix, b: Matrix, c: Matrix, shape: tuple[int, int, int]) -> int:
-        at, (M, N, K) = self.array(job.WALK_SIZE), shape
+        at, (M, N, K) = self.block(job.WALK_SIZE), shape
         self.gemms.append(at)
         self.common(at)
         for field, value in (
@@ -216,7 +217,7 @@ class Program:
         if self.gemms:
             self.inner.append((job.GEMMS, 8 * self.gemms[0]))
             self.words[job.GEMM_PHASES] = 1 + max(self.words[at + job.PHASE] for at in self.gemms)
-        start = self.array(len(bounds))
+        start = self.block(len(bounds))
         self.words[start:] = bounds
         self.inner.append((job.BOUNDS, 8 * start))
         head = -(-len(self.words) * 8 // self.form.target.size // 64) * 64  # the block comes first in the workspace
@@ -225,11 +226,11 @@ class Program:
         self.bytes = (self.workspace + head) * self.form.target.size
         self.packed = f"{FIRST + PER_DIRECTION * len(self.walks)}q"
         self.words[job.TEAM], self.words[job.YIELD] = threads.team_size(), threads.sched_yield()
-        table = [*(v for slot in self.slots for v in slot), *(v for pair in self.inner for v in pair)]
+        table = chain(*self.slots, *self.inner)
         self.words[job.BACK], self.words[job.MULTIPLY] = self.back, self.shared["plait_gemms"]
         lead = (self.shared["plait_walk"], self.count, len(self.words), len(self.slots), len(self.inner))
-        self.memory = (ctypes.c_int64 * (len(lead) + len(self.words) + len(table)))(*lead, *self.words, *table)
-        self.address = ctypes.addressof(self.memory)
+        self.memory = array("q", [*lead, *self.words, *table])
+        self.address = self.memory.buffer_info()[0]
 
     # --- running it
     def run(self, tensors: Sequence[Tensor | None]) -> None:

@@ -1,0 +1,57 @@
+"""Sequences of different lengths as rows: step after step, and within a step those that are still alive, longest first.
+
+That is the layout of torch's PackedSequence, and of the engines (engines/base.py). Nothing in it is padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from .errors import PlaitError
+
+
+@dataclass(frozen=True)
+class Live:
+    """Which sequences are alive at which step: all that there is to know about the rows but what stands in them."""
+
+    permutation: Tensor  # (B,): the sequences, longest first
+    batch_sizes: Tensor  # (T,): how many are alive
+    step: Tensor  # (N,): the step of each row
+    sequence: Tensor  # (N,): and its sequence
+
+    @classmethod
+    def of(cls, lengths: Tensor) -> "Live":  # (B,)
+        given = lengths.numpy()
+        order = np.argsort(-given, kind="stable")
+        alive = np.arange(given[order[0]])[:, None] < given[order]  # (T, B)
+        step, place = alive.nonzero()
+        return cls(*map(torch.from_numpy, (order, alive.sum(1), step, order[place])))
+
+    def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
+        """Where each row stands in a padded batch (T, B, .), or (B, T, .), without its first axis."""
+        B = len(self.permutation)
+        return self.sequence * T + self.step if batch_first else self.step * B + self.sequence
+
+    def packed(self, rows: Tensor) -> PackedSequence:  # (N, .)
+        order = self.permutation.to(rows.device)
+        return PackedSequence(rows, self.batch_sizes, order, order.argsort())
+
+
+def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
+    """The lengths as an int64 tensor on the CPU, or the sentence that says which one is wrong."""
+    lengths = given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
+    if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
+    if lengths.shape != (B,):
+        raise PlaitError(
+            f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
+        )
+    lengths = lengths.to("cpu", torch.int64)
+    for b, length in enumerate(lengths.tolist()):
+        if not 1 <= length <= T:
+            raise PlaitError(f"length {length} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
+    return lengths
