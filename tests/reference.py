@@ -1,5 +1,9 @@
-"""Things that are slow and certain, and share no code with what they are compared with."""
+"""Things that are slow and certain, and share no code with what they are compared with; and where real data is."""
 
+import os
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
@@ -57,3 +61,11 @@ class ImplicitGRU(nn.GRU):
         at = [(t, b) for t in range(max(map(len, sequences))) for b in order if t < len(sequences[b])]
         rows = dropout(torch.stack([sequences[b][t] for t, b in at]), self.dropout, self.training)
         return [torch.stack([rows[k] for k, (_, c) in enumerate(at) if c == b]) for b in range(len(sequences))]
+
+
+def data_file(name: str) -> Path:
+    folders = [os.environ.get("PLAIT_DATA"), Path(__file__).parents[2] / "shared" / "data"]
+    for folder in folders:
+        if folder and (Path(folder) / name).is_file():
+            return Path(folder) / name
+    pytest.skip(f"{name} is not here: set PLAIT_DATA to the folder that has it")

@@ -1,7 +1,6 @@
 """Training a real model to the end: with `fused` the learning curve is that of `torch`."""
 
 import io
-import os
 import zipfile
 from pathlib import Path
 
@@ -15,16 +14,9 @@ from plait.tasks.forecast import Forecast, load_data
 from plait.tasks.settings import ForecastSettings
 from plait.training.loop import train
 from plait.training.run import Run
+from reference import data_file
 
 SIGNALS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
-
-
-def data_file(name: str) -> Path:
-    folders = [os.environ.get("PLAIT_DATA"), Path(__file__).parents[2] / "shared" / "data"]
-    for folder in folders:
-        if folder and (Path(folder) / name).is_file():
-            return Path(folder) / name
-    pytest.skip(f"{name} is not here: set PLAIT_DATA to the folder that has it")
 
 
 def motion(part: str) -> tuple[Tensor, Tensor]:

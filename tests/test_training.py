@@ -18,9 +18,10 @@ from plait.data.sampler import Sampler
 from plait.training.loop import train
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
+from plait.training.task import Task
 
 
-class Recall:
+class Recall(Task):
     """A small task with dropout, so that the random state matters: which number came first?"""
 
     def __init__(self, settings: TrainSettings, stop_after: int | None = None) -> None:
@@ -29,7 +30,8 @@ class Recall:
             {"rnn": layers.LSTM(1, 5, 2, dropout=0.3, batch_first=True), "head": nn.Linear(5, 1)}
         )
         self.x = torch.randn(20, 6, 1, generator=torch.Generator().manual_seed(9))
-        self.size, self.digest, self.steps, self.stop_after = 20, "recall", 0, stop_after
+        self.sampler = Sampler(20, settings.batch_size(20), settings.seed)
+        self.digest, self.steps, self.stop_after = "recall", 0, stop_after
         self.seen: list[list[int]] = []
 
     def loss(self, indices):

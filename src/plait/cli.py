@@ -9,7 +9,7 @@ import typer
 
 from . import __version__
 from .errors import PlaitError
-from .tasks.settings import ForecastSettings
+from .tasks.settings import ForecastSettings, LanguageSettings
 from .training.settings import TrainSettings
 
 HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from here."
@@ -75,6 +75,11 @@ def with_settings(kind: type[TrainSettings]) -> Callable[[Callable[..., None]], 
     return decorate
 
 
+def given_in(ctx: typer.Context, settings: dict[str, Any]) -> set[str]:
+    """Those settings that stand on the command line."""
+    return {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+
+
 @train_app.command("forecast")
 @with_settings(ForecastSettings)
 def train_forecast(
@@ -88,8 +93,23 @@ def train_forecast(
     """Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file."""
     from . import commands
 
-    given = {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
-    commands.train_forecast(settings, given, out, resume, commands.Output(json), threads)
+    commands.train_task("forecast", settings, given_in(ctx, settings), out, resume, commands.Output(json), threads)
+
+
+@train_app.command("language")
+@with_settings(LanguageSettings)
+def train_language(
+    ctx: typer.Context,
+    out: Out = None,
+    resume: Resume = None,
+    threads: Threads = None,
+    json: Json = None,
+    **settings: Any,
+) -> None:
+    """Train a network to predict the next word, or character, of a text."""
+    from . import commands
+
+    commands.train_task("language", settings, given_in(ctx, settings), out, resume, commands.Output(json), threads)
 
 
 @app.command()
@@ -105,6 +125,24 @@ def forecast(
     from . import commands
 
     commands.forecast(run, steps, data, picture, commands.Output(json), threads)
+
+
+@app.command()
+def generate(
+    run: Run,
+    prompt: Annotated[str, typer.Option(help="How the text begins.")] = "",
+    length: Annotated[int, typer.Option(help="How many words, or characters, to write.")] = 100,
+    temperature: Annotated[float, typer.Option(help="Below 1 bolder, above 1 wilder; 0 takes the likeliest.")] = 0.8,
+    top: Annotated[int, typer.Option(help="Draw from so many of the likeliest only; 0 from all.")] = 0,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Let a language model go on with a text."""
+    from . import commands
+
+    options = {"length": length, "temperature": temperature, "top": top}
+    commands.generate(run, prompt, commands.Output(json), threads, seed, **options)
 
 
 @app.command()
@@ -238,3 +276,71 @@ def bench_functions(
     from . import commands
 
     commands.bench("functions", commands.Output(json), threads, bound=bound, step=step)
+
+
+Text = Annotated[str | None, typer.Option(help="A text file, a folder or a zip, such as Penn Treebank's.")]
+
+
+@bench_app.command("ragged")
+def bench_ragged(
+    data: Text = None,
+    cells: Cells = "lstm,gru",
+    batch: Annotated[int, typer.Option(help="Sentences in a batch.")] = 32,
+    hidden: Annotated[int, typer.Option(help="Units, and inputs.")] = 200,
+    draws: Annotated[int, typer.Option(help="Batches drawn, each measured by itself.")] = 5,
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """What does a layer cost on sentences as they come, beside torch's padded and packed ones?"""
+    from . import commands
+
+    options = {"data": data, "cells": cells, "batch": batch, "hidden": hidden, "draws": draws}
+    commands.bench("ragged", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("bucketing")
+def bench_bucketing(
+    data: Text = None,
+    layers: Annotated[str, typer.Option(help="Layers, with commas.")] = "8,2",
+    hidden: Annotated[int, typer.Option(help="Units in a layer.")] = 400,
+    embedding: Annotated[int, typer.Option(help="Numbers that stand for a word.")] = 200,
+    batch: Annotated[int, typer.Option(help="Sentences in a batch.")] = 20,
+    sentences: Annotated[int, typer.Option(help="Sentences that are trained on in one measurement.")] = 160,
+    engine: Engine = "auto",
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw it there, as a PNG file.")] = None,
+    repeats: Repeats = 5,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """What does padding cost, and how much of that do buckets and ragged batches save? Takes some minutes."""
+    from . import commands
+
+    options = {"data": data, "layers": layers, "hidden": hidden, "embedding": embedding, "batch": batch}
+    options |= {"sentences": sentences, "engine": engine, "picture": picture}
+    commands.bench("bucketing", commands.Output(json), threads, **options, repeats=repeats, seed=seed)
+
+
+@bench_app.command("language")
+def bench_language(
+    data: Text = None,
+    cell: Annotated[str, typer.Option(help="lstm, gru or rnn.")] = "lstm",
+    hidden: Annotated[int, typer.Option(help="Units in a layer.")] = 200,
+    layers: Annotated[int, typer.Option(help="Layers.")] = 2,
+    batch: Annotated[int, typer.Option(help="Streams.")] = 20,
+    steps: Annotated[int, typer.Option(help="Steps that gradients go back.")] = 20,
+    softmax: Annotated[str, typer.Option(help="full or adaptive; of plait's task.")] = "full",
+    count: Annotated[int, typer.Option(help="Training steps in one measurement.")] = 20,
+    repeats: Repeats = 7,
+    seed: Seed = 0,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """How many tokens a second does a language model train on, beside a script with torch's layers?"""
+    from . import commands
+
+    options = {"data": data, "cell": cell, "hidden": hidden, "layers_": layers, "batch": batch, "steps": steps}
+    options |= {"softmax": softmax, "count": count}
+    commands.bench("language", commands.Output(json), threads, **options, repeats=repeats, seed=seed)

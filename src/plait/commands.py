@@ -6,22 +6,26 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
 
-from . import cells, engines
+from . import cells, engines, tasks
 from . import check as ladder
 from .cells.trace import trace
 from .data import series
+from .data.text import UNK
 from .errors import PlaitError, at_least
-from .tasks.forecast import Forecast, load_data
+from .tasks.base import NamedTask, Table
+from .tasks.forecast import Forecast
+from .tasks.language import Language
 from .tasks.pictures import forecast_picture
-from .tasks.settings import ForecastSettings
 from .training.loop import Outcome, train
 from .training.progress import reporter
 from .training.run import Run, load_weights, write_whole
+
+AnyTask = TypeVar("AnyTask", bound=NamedTask)
 
 
 class Pipe(Console):
@@ -71,46 +75,52 @@ def set_threads(threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-# --- forecast --------------------------------------------------------------------------------------------------------
-def train_forecast(
-    options: dict[str, Any], given: set[str], out: str | None, resume: str | None, output: Output, threads: int | None
+# --- train, evaluate -------------------------------------------------------------------------------------------------
+def train_task(
+    name: str,
+    options: dict[str, Any],
+    given: set[str],
+    out: str | None,
+    resume: str | None,
+    output: Output,
+    threads: int | None,
 ) -> None:
     if resume is None:
-        settings = ForecastSettings(**options)
+        cls = tasks.get(name)
+        settings = cls.kind(**options)
         used = set_threads(threads)
-        task = Forecast(settings, load_data(settings))
-        config = {"settings": settings.as_dict(), "threads": used}
-        run = Run.create(out, "forecast", config, {"series.csv": task.data.as_csv().encode()})
+        task = cls.read(settings)
+        run = Run.create(out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
     else:
         changes = {name: options[name] for name in given}
         changes |= {name: value for name, value in (("out", out), ("threads", threads)) if value is not None}
-        run, task = open_run(resume, changes)
+        run, task = open_run(resume, name, changes)
     describe(run, task, output)
-    outcome = train(task, task.settings, run, reporter(output.console, "samples"), resume=resume is not None)
-    metrics = task.evaluate()
-    finish(run, task, outcome, metrics, output)
+    watcher = reporter(output.console, task.unit, task.shown)
+    outcome = train(task, task.settings, run, watcher, resume=resume is not None)
+    finish(run, task, outcome, task.evaluate(), output)
     if outcome.interrupted:
         raise SystemExit(130)
 
 
-def open_run(path: str, changes: dict[str, Any] | None = None) -> tuple[Run, Forecast]:
+def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None = None) -> tuple[Run, NamedTask]:
     """A run and its task, with the settings, the data and the threads it was started with, but for the changes."""
     run = Run.open(path)
-    config = run.config("forecast")
+    config = run.config(task)
+    cls = tasks.get(config["task"])
     try:
-        settings = ForecastSettings(**config["settings"])
+        settings = cls.kind(**config["settings"])
         stored = {**settings.as_dict(), "threads": config["threads"]}
     except (TypeError, KeyError) as e:
         raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
-    data = series.read(str(run.path / "series.csv"), "value")
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
         set_threads(config["threads"])  # the last bit of a sum hangs on their number
-    task = Forecast(settings, dataclasses.replace(data, name=settings.data or "airline"))
+    opened = cls.reopen(settings, run.path)
     if changes:
         with run.locked():  # not while another process trains it
-            run.write_config("forecast", {**config, "settings": settings.as_dict()})
-    return run, task
+            run.write_config(cls.name, {**config, "settings": settings.as_dict()})
+    return run, opened
 
 
 def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], path: str) -> dict[str, Any]:
@@ -124,31 +134,22 @@ def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], pat
     return {name: value for name, value in changes.items() if name in free}
 
 
-def describe(run: Run, task: Forecast, output: Output) -> None:
-    s, n = task.settings, len(task.data.values)
-    parameters = sum(p.numel() for p in task.model.parameters())
+def describe(run: Run, task: NamedTask, output: Output) -> None:
+    s, parameters = task.settings, sum(p.numel() for p in task.model.parameters())
     engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
     chosen = f"{engine} (auto)" if s.engine == "auto" else engine
-    output.line(
-        f"{task.data.name}: {n} values, {task.validation_from} to train, {s.validation_size} to validate, "
-        f"{s.test_size} to test"
-    )
-    output.line(
-        f"{s.cell}, {s.layers} x {s.hidden} units, {parameters:,} parameters; engine {chosen}, "
-        f"{torch.get_num_threads()} threads"
-    )
+    *data, model = task.about()
+    for line in data:
+        output.line(line)
+    output.line(f"{model}, {parameters:,} parameters; engine {chosen}, {torch.get_num_threads()} threads")
     output.line(f"run {run.path}")
 
 
-def finish(run: Run, task: Forecast, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
-    progress, cell = outcome.progress, task.settings.cell
-    start, labels = task.test_from, task.data.labels
-    lines = [
-        ("truth", task.data.values[start:], "0.35 :"),
-        ("seasonal naive", metrics["naive"], "tab:orange --"),
-        (f"{cell}, {task.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
-    ]
-    run.write("forecast.png", forecast_picture(task.data, lines, start, labels, task.season))
+def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
+    progress = outcome.progress
+    pictures = task.pictures(metrics, progress.history)
+    for name, content in pictures.items():
+        run.write(name, content)
     history = {"epochs": progress.history, "test": metrics}
     run.write_json("history.json", history)
     if outcome.interrupted:
@@ -157,32 +158,28 @@ def finish(run: Run, task: Forecast, outcome: Outcome, metrics: dict[str, Any], 
         output.line(
             f"{progress.epoch} epochs in {progress.seconds:.1f} s; validation was best in {progress.best_epoch}"
         )
-    print_metrics(task, metrics, output)
+    print_table(task.table(metrics), output)
     output.line()
-    output.line(f"picture   {run.path / 'forecast.png'}")
+    word, command = task.afterwards(run.path)
+    width = max(7, len(word))
+    for name in pictures:
+        output.line(f"{'picture':<{width}}  {run.path / name}")
     if outcome.interrupted:
-        output.line(f"go on     plait train forecast --resume {run.path}")
-    output.line(f"forecast  plait forecast {run.path} --steps {task.settings.horizon}")
+        output.line(f"{'go on':<{width}}  plait train {task.name} --resume {run.path}")
+    output.line(f"{word:<{width}}  {command}")
     output.result({"run": str(run.path), "interrupted": outcome.interrupted, **history})
 
 
-def print_metrics(task: Forecast, metrics: dict[str, Any], output: Output) -> None:
+def print_table(table: Table, output: Output) -> None:
     output.line()
-    horizon = task.settings.horizon
-    output.line(
-        f"last {metrics['steps']} values, never seen in training, {horizon} ahead at a time from the true past:"
-    )
-    rows = []
-    for key in ("model", "seasonal naive", "seasonal naive + drift"):
-        m = metrics[key]
-        mape = "-" if m["mape"] is None else f"{m['mape']:.2f} %"
-        rows.append([task.settings.cell if key == "model" else key, f"{m['rmse']:,.4g}", f"{m['mae']:,.4g}", mape])
-    output.table(["", "RMSE", "MAE", "MAPE"], rows)
+    output.line(table.title)
+    output.table(table.header, table.rows)
 
 
-def trained(path: str) -> tuple[Run, Forecast]:
+def trained(path: str, kind: type[AnyTask]) -> tuple[Run, AnyTask]:
     """A run and its task with the weights to use."""
-    run, task = open_run(path)
+    run, task = open_run(path, None if kind is NamedTask else kind.name)
+    assert isinstance(task, kind)
     weights, _ = run.read_tensors("model.safetensors")
     load_weights(task.model, weights, run.path / "model.safetensors")
     return run, task
@@ -190,9 +187,9 @@ def trained(path: str) -> tuple[Run, Forecast]:
 
 def evaluate(path: str, output: Output, threads: int | None) -> None:
     set_threads(threads)
-    _, task = trained(path)
+    _, task = trained(path, NamedTask)  # type: ignore[type-abstract]
     metrics = task.evaluate()
-    print_metrics(task, metrics, output)
+    print_table(task.table(metrics), output)
     output.result(metrics)
 
 
@@ -202,7 +199,7 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     if picture and (Path(picture).is_dir() or Path(picture).suffix.lower() != ".png"):
         raise PlaitError(f"--picture {picture}: expected the name of a PNG file, such as future.png.")
     target = Path(picture) if picture else Path(path) / "future.png"
-    _, task = trained(path)
+    _, task = trained(path, Forecast)
     source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
     if task.scale.log and not (source.values > 0).all():
         raise PlaitError(f"{source.name} has values that are not positive, and the run learned logarithms: train anew.")
@@ -215,6 +212,17 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
         output.line(f"{label:>{width}}  {value:,.6g}")
     output.line(f"picture  {target}")
     output.result({"labels": labels, "values": ahead.tolist(), "picture": str(target)})
+
+
+def generate(path: str, prompt: str, output: Output, threads: int | None, seed: int, **options: Any) -> None:
+    set_threads(threads)
+    _, task = trained(path, Language)
+    unknown = task.unknown(prompt)
+    if unknown:
+        print(f"plait: not in the vocabulary, read as {UNK}: {' '.join(unknown)}", file=sys.stderr)
+    text = task.generate(prompt, seed=seed, **options)
+    output.line(text)
+    output.result({"prompt": prompt, "text": text})
 
 
 # --- engines, equations, check, bench ----------------------------------------------------------------------------

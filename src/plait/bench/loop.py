@@ -24,15 +24,16 @@ from ..tasks.settings import ForecastSettings
 from ..training.checkpoint import State
 from ..training.loop import train
 from ..training.run import Run
+from ..training.task import Task
 from .report import Report, timing
 
 
-class Tiny:
+class Tiny(Task):
     """A task that costs next to nothing: what remains is the loop."""
 
     def __init__(self, steps: int) -> None:
-        self.model, self.size, self.digest = nn.Linear(1, 1), steps, ""
-        self.x = torch.ones(steps, 1)
+        self.model, self.digest = nn.Linear(1, 1), ""
+        self.x, self.sampler = torch.ones(steps, 1), Sampler(steps, 1)
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         return self.model(self.x[indices]).square().mean(), len(indices)
@@ -92,7 +93,7 @@ def measure(steps: int, repeats: int, seed: int) -> Report:
     at_least("repeats", repeats, 5)
     airline = ForecastSettings(seed=seed, patience=0)
     forecast = Forecast(airline, load_data(airline))
-    per_epoch = len(Sampler(forecast.size, airline.batch_size(forecast.size), seed))
+    per_epoch = len(forecast.sampler)
     cases: dict[str, tuple[ForecastSettings, Tiny | Forecast, int]] = {
         "one weight": (ForecastSettings(seed=seed, batch="1", epochs=1), Tiny(steps), steps),
         "airline, lstm 32": (

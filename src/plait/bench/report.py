@@ -73,12 +73,12 @@ def interleaved(
 
 
 def enough(call: Callable[[], Any], least: float, clock: Callable[[], float]) -> int:
-    """How many calls take that long; a slow one is called once."""
+    """How many calls take that long; a slow one is called once, and none for `least` 0."""
     count, start = 0, clock()
     while clock() - start < least:
         call()
         count += 1
-    return count
+    return max(1, count)
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:

@@ -70,7 +70,9 @@ class Layout:
             else:  # the row of a step later, or the initial one, beyond all rows
                 following, first = np.append(sizes[1:], 0), np.array(self.starts)
                 sequence = rows - np.repeat(first, sizes)
-                rows = np.where(sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence)
+                rows = np.where(
+                    sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence
+                )
             self.cache[key] = torch.from_numpy(rows)
         before: Tensor = self.cache[key]
         return before

@@ -1,5 +1,8 @@
 """Forecast: a series of numbers in, its next values out."""
 
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data import series
+from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import make
+from .base import NamedTask, Table
+from .pictures import forecast_picture
 from .settings import ForecastSettings
 
 
@@ -55,12 +61,16 @@ class Forecaster(nn.Module):
         return torch.cat(outputs, 1)
 
 
-class Forecast:
+class Forecast(NamedTask):
     """The task: windows of the training part, and forecasts of the parts that follow it."""
+
+    name, unit, kind = "forecast", "samples", ForecastSettings
+    settings: ForecastSettings
+    model: Forecaster
 
     def __init__(self, settings: ForecastSettings, data: Series) -> None:
         s = self.settings = settings
-        self.data, self.season = data, s.steps_per_season
+        self.data, self.season, self.digest = data, s.steps_per_season, data.digest
         n = len(data.values)
         self.validation_from = n - s.test_size - s.validation_size
         self.test_from = n - s.test_size
@@ -82,18 +92,31 @@ class Forecast:
         changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
         span = s.window + (s.horizon if s.decoder == "seq2seq" else 1)
         self.windows = changes[: self.validation_from - self.season].unfold(0, span, 1)  # (count, span)
+        self.sampler = Sampler(len(self.windows), s.batch_size(len(self.windows)), s.seed)
         origins = range(self.validation_from - self.season, self.test_from - self.season)
         self.validation_inputs = torch.stack([changes[o - s.window : o] for o in origins])
         ahead = [changes[o : min(o + s.horizon, origins.stop)] for o in origins]
         self.validation_targets = nn.utils.rnn.pad_sequence(ahead, batch_first=True, padding_value=float("nan"))
 
-    @property
-    def size(self) -> int:
-        return len(self.windows)
+    @classmethod
+    def read(cls, settings: ForecastSettings) -> "Forecast":
+        return cls(settings, load_data(settings))
 
-    @property
-    def digest(self) -> str:
-        return self.data.digest
+    @classmethod
+    def reopen(cls, settings: ForecastSettings, folder: Path) -> "Forecast":
+        data = series.read(str(folder / "series.csv"), "value")
+        return cls(settings, dataclasses.replace(data, name=settings.data or "airline"))
+
+    def files(self) -> dict[str, bytes]:
+        return {"series.csv": self.data.as_csv().encode()}
+
+    def about(self) -> list[str]:
+        s = self.settings
+        return [
+            f"{self.data.name}: {len(self.data.values)} values, {self.validation_from} to train, "
+            f"{s.validation_size} to validate, {s.test_size} to test",
+            f"{s.cell}, {s.layers} x {s.hidden} units",
+        ]
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         windows, w = self.windows[indices], self.settings.window
@@ -140,6 +163,29 @@ class Forecast:
             "predicted": model.tolist(),
             "naive": naive.tolist(),
         }
+
+    def table(self, metrics: dict[str, Any]) -> Table:
+        rows = []
+        for key in ("model", "seasonal naive", "seasonal naive + drift"):
+            m = metrics[key]
+            mape = "-" if m["mape"] is None else f"{m['mape']:.2f} %"
+            rows.append([self.settings.cell if key == "model" else key, f"{m['rmse']:,.4g}", f"{m['mae']:,.4g}", mape])
+        title = (
+            f"last {metrics['steps']} values, never seen in training, {self.settings.horizon} ahead at a time from the "
+            "true past:"
+        )
+        return Table(title, ["", "RMSE", "MAE", "MAPE"], rows)
+
+    def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        lines = [
+            ("truth", self.data.values[self.test_from :], "0.35 :"),
+            ("seasonal naive", metrics["naive"], "tab:orange --"),
+            (f"{self.settings.cell}, {self.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
+        ]
+        return {"forecast.png": forecast_picture(self.data, lines, self.test_from, self.data.labels, self.season)}
+
+    def afterwards(self, folder: Path) -> tuple[str, str]:
+        return "forecast", f"plait forecast {folder} --steps {self.settings.horizon}"
 
 
 def load_data(settings: ForecastSettings) -> Series:

@@ -32,6 +32,31 @@ def forecast_picture(
     axes.set_title(f"{data.name}: {lines[-1][0]}", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
+    return png(figure)
+
+
+def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float) -> bytes:
+    """Perplexity by epoch, as a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes: Any = figure.subplots()
+    epochs = [row["epoch"] for row in history]
+    for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
+        axes.plot(epochs, np.exp([row[key] for row in history]), color=color, marker="o", markersize=3, label=label)
+    axes.axhline(test, color="0.35", linestyle=":", label=f"test, best weights: {test:,.4g}")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,.4g}")
+    axes.yaxis.set_minor_formatter("{x:,.4g}")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    axes.set_title(f"{name}: perplexity", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return png(figure)
+
+
+def png(figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()

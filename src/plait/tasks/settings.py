@@ -7,10 +7,33 @@ from ..errors import PlaitError, at_least, unknown
 from ..training.settings import TrainSettings, option
 
 DECODERS = ("recursive", "seq2seq")
+SOFTMAXES = ("auto", "full", "adaptive")
 
 
 @dataclass(frozen=True)
-class ForecastSettings(TrainSettings):
+class NetworkSettings(TrainSettings):
+    """The recurrent part, which all tasks have."""
+
+    cell: str = option("lstm", "rnn, rnn_relu, lstm, gru or implicit_gru.")
+    hidden: int = option(32, "Units in a layer.")
+    layers: int = option(1, "Layers.")
+    dropout: float = option(0.0, "Dropout between layers.")
+    engine: str = option("auto", "What runs the recurrence: see plait engines.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("hidden", self.hidden, 1)
+        at_least("layers", self.layers, 1)
+        if not 0 <= self.dropout < 1:
+            raise PlaitError(f"dropout {self.dropout}: must be at least 0 and below 1.")
+        cells.get(self.cell)
+        from .. import engines  # torch comes with it
+
+        engines.check(self.engine)
+
+
+@dataclass(frozen=True)
+class ForecastSettings(NetworkSettings):
     data: str | None = option(None, "A CSV file; without it, the airline passengers of 1949 to 1960.")
     column: str | None = option(None, "The column to forecast, if there are several.")
     missing: str = option("error", "What to do with cells that are not numbers: error or interpolate.")
@@ -20,20 +43,13 @@ class ForecastSettings(TrainSettings):
     scale: str = option("auto", "log, linear, or auto: log if every value is positive.")
     test: int | None = option(None, "Values held back at the end for the test.  (default: two horizons)")
     validation: int | None = option(None, "Values before those, for validation.  (default: one horizon)")
-    cell: str = option("lstm", "rnn, rnn_relu, lstm, gru or implicit_gru.")
-    hidden: int = option(32, "Units in a layer.")
-    layers: int = option(1, "Layers.")
-    dropout: float = option(0.0, "Dropout between layers.")
     decoder: str = option("recursive", "recursive (one step, fed back) or seq2seq (the whole horizon from a decoder).")
-    engine: str = option("auto", "What runs the recurrence: see plait engines.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("window", "horizon", "season", "test", "validation", "hidden", "layers"):
+        for name in ("window", "horizon", "season", "test", "validation"):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
-        if not 0 <= self.dropout < 1:
-            raise PlaitError(f"dropout {self.dropout}: must be at least 0 and below 1.")
         if self.dropout and self.layers == 1:
             raise PlaitError(
                 f"dropout {self.dropout} acts between layers, and there is one: use --layers 2, or leave it out."
@@ -42,10 +58,6 @@ class ForecastSettings(TrainSettings):
             raise unknown("decoder", self.decoder, DECODERS)
         if self.scale not in ("auto", "log", "linear"):
             raise unknown("scale", self.scale, ("auto", "log", "linear"))
-        cells.get(self.cell)
-        from .. import engines  # torch comes with it
-
-        engines.check(self.engine)
 
     @property
     def steps_per_season(self) -> int:
@@ -58,3 +70,58 @@ class ForecastSettings(TrainSettings):
     @property
     def validation_size(self) -> int:
         return self.validation or self.horizon
+
+
+@dataclass(frozen=True)
+class LanguageSettings(NetworkSettings):
+    data: str | None = option(None, "A text file, a folder or a zip; files named train, valid and test are the parts.")
+    level: str = option("word", "What is predicted: word or char.")
+    min_count: int = option(1, "Words seen less often in training are <unk>.")
+    validation: float = option(0.05, "Share of the text for validation, if no file is named so.")
+    test: float = option(0.05, "Share of the text for the test, if no file is named so.")
+    by: str = option("streams", "streams (one long text, state carried on) or sentences (each line by itself).")
+    steps: int = option(35, "Steps of a stream that gradients go back.")
+    buckets: str = option(
+        "pool:50",
+        "Which sentences share a batch: none, greedy, optimal:K, lengths such as 8,16,32, or pool:N (sorted).",
+    )
+    embedding: int | None = option(None, "Numbers that stand for a word.  (default: as many as hidden units)")
+    tied: bool = option(False, "One matrix for the words that go in and those that come out.")
+    softmax: str = option("auto", "full, adaptive (rare words cost less), or auto: adaptive above 30,000 words.")
+    init: float = option(0.1, "Weights start between minus this and this.")
+    # others than those of all tasks
+    epochs: int = option(13, "How often every word is seen, at most.")
+    batch: str = option("20", "Streams, or sentences, per step.")
+    patience: int = option(3, "Stop after that many epochs without a better validation; 0 never stops early.")
+    hidden: int = option(200, "Units in a layer.")
+    layers: int = option(2, "Layers.")
+    dropout: float = option(0.0, "Dropout of what goes into each layer, and into the softmax.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is None:
+            raise PlaitError("language needs a text: give a file, a folder or a zip with --data.")
+        if self.level not in ("word", "char"):
+            raise unknown("level", self.level, ("word", "char"))
+        if self.by not in ("streams", "sentences"):
+            raise unknown("by", self.by, ("streams", "sentences"))
+        if self.softmax not in SOFTMAXES:
+            raise unknown("softmax", self.softmax, SOFTMAXES)
+        at_least("min_count", self.min_count, 1)
+        at_least("steps", self.steps, 1)
+        if self.embedding is not None:
+            at_least("embedding", self.embedding, 1)
+        if not 0 < self.init < float("inf"):
+            raise PlaitError(f"init {self.init}: must be above 0 and finite.")
+        if self.tied and self.width != self.hidden:
+            raise PlaitError(
+                f"tied with embedding {self.width} and hidden {self.hidden}: one matrix needs them equal; leave "
+                "--embedding out."
+            )
+        if self.tied and self.softmax == "adaptive":
+            raise PlaitError("tied with softmax adaptive: it has matrices of its own; leave one of them out.")
+
+    @property
+    def width(self) -> int:
+        """Of the embedding."""
+        return self.embedding or self.hidden

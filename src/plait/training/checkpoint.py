@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import PlaitError
 from .run import Run, load_weights, with_prefix
+from .task import Task
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Progress:
 
 @dataclass
 class State:
-    model: nn.Module
+    task: Task
     optimizer: torch.optim.Optimizer
     schedule: Any
     progress: Progress
@@ -36,7 +37,9 @@ class State:
     belongs_to: dict[str, Any] = field(default_factory=dict)  # the settings and the data that it was made with
 
     def save(self, run: Run) -> None:
-        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        weights = self.task.model.state_dict()
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in weights.items()}
+        tensors |= {f"carried.{k}": v for k, v in self.task.carried().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors |= {f"random.{device}": state for device, state in random_states().items()}
         optimizer = self.optimizer.state_dict()
@@ -51,7 +54,7 @@ class State:
         }
         run.write_tensors("state.safetensors", tensors, meta)
         run.write_json("history.json", {"epochs": self.progress.history})
-        run.write_tensors("model.safetensors", self.best or dict(self.model.state_dict()), {})
+        run.write_tensors("model.safetensors", self.best or dict(weights), {})
 
     def load(self, run: Run) -> None:
         tensors, meta = run.read_tensors("state.safetensors")
@@ -61,7 +64,8 @@ class State:
                 if meta["belongs_to"][name] != value:
                     was = "other data" if name == "digest" else f"{name} {meta['belongs_to'][name]}, not {value}"
                     raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
-            load_weights(self.model, with_prefix(tensors, "model."), path)
+            load_weights(self.task.model, with_prefix(tensors, "model."), path)
+            self.task.carry(with_prefix(tensors, "carried."))
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in with_prefix(tensors, "optimizer.").items():
                 index, name = key.split(".", 1)

@@ -7,34 +7,17 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..data.sampler import Sampler
 from ..errors import PlaitError
 from .checkpoint import Progress, State
 from .progress import Reporter, Silent
 from .run import Run
 from .settings import TrainSettings
-
-
-class Task(Protocol):
-    """What the loop needs to know of a task: a model, sequences by number, and how good it is."""
-
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def size(self) -> int: ...  # training sequences
-    @property
-    def digest(self) -> str: ...  # of the data: a checkpoint goes on with the same
-
-    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        """The mean loss over these sequences, and the number of samples or tokens it is the mean of."""
-
-    def validate(self) -> float | None:
-        """The smaller the better; None if there is nothing to validate with."""
+from .task import Task
 
 
 @dataclass(frozen=True)
@@ -73,12 +56,11 @@ def train(
     """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one."""
     if resume and run is None:
         raise ValueError("resume needs the run to go on with.")
-    sampler = Sampler(task.size, settings.batch_size(task.size), settings.seed)
     optimizer = settings.make_optimizer(task.model)
-    state = State(task.model, optimizer, settings.make_schedule(optimizer), Progress())
+    state = State(task, optimizer, settings.make_schedule(optimizer), Progress())
     state.belongs_to = {"digest": task.digest, **settings.fixed()}
     with run.locked() if run else nullcontext(), Interrupt() as interrupt:
-        loop = Loop(task, settings, run, reporter or Silent(), sampler, state, interrupt)
+        loop = Loop(task, settings, run, reporter or Silent(), state, interrupt)
         if run and resume:
             state.load(run)
         else:
@@ -96,13 +78,12 @@ class Loop:
         settings: TrainSettings,
         run: Run | None,
         reporter: Reporter,
-        sampler: Sampler,
         state: State,
         interrupt: Interrupt,
     ) -> None:
         self.task, self.settings, self.run, self.reporter = task, settings, run, reporter
-        self.sampler, self.state, self.interrupt = sampler, state, interrupt
-        self.parameters = [p for p in state.model.parameters() if p.requires_grad]
+        self.sampler, self.state, self.interrupt = task.sampler, state, interrupt
+        self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.saved = time.perf_counter()
 
     def train(self) -> None:
@@ -127,7 +108,7 @@ class Loop:
     def save(self) -> None:
         if self.run is None:
             return
-        if not all(p.isfinite().all() for p in self.state.model.parameters()):
+        if not all(p.isfinite().all() for p in self.task.model.parameters()):
             raise diverged("a weight", float("nan"), self.state.progress, self.run)
         self.state.save(self.run)
         self.saved = time.perf_counter()
@@ -137,7 +118,7 @@ class Loop:
         task, state, settings = self.task, self.state, self.settings
         progress, optimizer = state.progress, state.optimizer
         began, already, counted = time.perf_counter(), progress.seconds, 0
-        state.model.train()
+        task.model.train()
         for indices in self.sampler.batches(progress.epoch, progress.position):
             loss, count = task.loss(indices)
             optimizer.zero_grad()
@@ -165,7 +146,7 @@ class Loop:
 
     def finish_epoch(self) -> None:
         task, state, settings, progress = self.task, self.state, self.settings, self.state.progress
-        state.model.eval()
+        task.model.eval()
         with torch.no_grad():
             validation = task.validate()
         if validation is not None and not math.isfinite(validation):
@@ -186,7 +167,7 @@ class Loop:
         state.schedule.step(*([measure] if settings.schedule == "plateau" else []))
         if progress.best is None or measure < progress.best:
             progress.best, progress.best_epoch = measure, progress.epoch
-            state.best = {k: v.detach().clone() for k, v in state.model.state_dict().items()}
+            state.best = {k: v.detach().clone() for k, v in task.model.state_dict().items()}
         self.reporter.epoch(row)
 
 

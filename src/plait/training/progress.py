@@ -1,6 +1,7 @@
 """What a person sees while a network trains: a bar on a terminal, plain lines anywhere else."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -8,6 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 REFRESH = 0.1  # seconds between two looks at the bar: a step of a small model takes a hundredth of that
 SILENCE = 10.0  # seconds after which a log gets a line though no epoch has ended
+
+Shown = Callable[[float], str]
 
 
 class Reporter(Protocol):
@@ -18,8 +21,9 @@ class Reporter(Protocol):
 
 
 class Bar:
-    def __init__(self, console: Console, unit: str) -> None:
-        columns = "epoch {task.fields[epoch]}", "loss {task.fields[loss]}", "{task.fields[rate]} " + unit + "/s"
+    def __init__(self, console: Console, unit: str, shown: Shown) -> None:
+        self.shown_as = shown
+        columns = "epoch {task.fields[epoch]}", "{task.fields[loss]}", "{task.fields[rate]} " + unit + "/s"
         texts = [TextColumn(text) for text in columns]
         self.bar = Progress(texts[0], BarColumn(bar_width=None), *texts[1:], TimeRemainingColumn(), console=console)
         self.steps, self.shown = 0, 0.0
@@ -34,7 +38,7 @@ class Bar:
         now = time.monotonic()
         if now - self.shown >= REFRESH:
             at = f"{epoch}/{self.epochs}"
-            self.bar.update(self.task, advance=self.steps, epoch=at, loss=f"{loss:.4g}", rate=f"{rate:,.0f}")
+            self.bar.update(self.task, advance=self.steps, epoch=at, loss=self.shown_as(loss), rate=f"{rate:,.0f}")
             self.steps, self.shown = 0, now
 
     def epoch(self, row: dict[str, Any]) -> None: ...
@@ -47,8 +51,8 @@ class Bar:
 class Lines:
     """About ten lines, whatever the number of epochs, and more only where an epoch takes long."""
 
-    def __init__(self, console: Console, unit: str) -> None:
-        self.console, self.unit = console, unit
+    def __init__(self, console: Console, unit: str, shown: Shown) -> None:
+        self.console, self.unit, self.shown_as = console, unit, shown
 
     def start(self, done: int, total: int, epochs: int) -> None:
         self.began = self.shown = time.monotonic()
@@ -57,12 +61,14 @@ class Lines:
     def step(self, epoch: int, loss: float, rate: float) -> None:
         self.steps += 1
         if time.monotonic() - self.shown >= SILENCE:
-            self.print(f"epoch {epoch}/{self.epochs}  loss {loss:.4g}", rate)
+            self.print(f"epoch {epoch}/{self.epochs}  {self.shown_as(loss)}", rate)
 
     def epoch(self, row: dict[str, Any]) -> None:
         if row["epoch"] % max(1, self.epochs // 10) == 0 or row["epoch"] == self.epochs:
-            validation = "" if row["validation"] is None else f"  validation {row['validation']:.4g}"
-            self.print(f"epoch {row['epoch']}/{self.epochs}  loss {row['loss']:.4g}{validation}", row["rate"])
+            validation = ""
+            if row["validation"] is not None:
+                validation = f"  validation {self.shown_as(row['validation']).split()[-1]}"
+            self.print(f"epoch {row['epoch']}/{self.epochs}  {self.shown_as(row['loss'])}{validation}", row["rate"])
 
     def print(self, text: str, rate: float) -> None:
         self.shown = time.monotonic()
@@ -79,5 +85,7 @@ class Silent:
     def stop(self) -> None: ...
 
 
-def reporter(console: Console, unit: str) -> Reporter:
-    return Bar(console, unit) if console.is_terminal and not console.is_dumb_terminal else Lines(console, unit)
+def reporter(console: Console, unit: str, shown: Shown = "loss {:.4g}".format) -> Reporter:
+    """`unit`: what the rate counts. `shown`: a loss in words."""
+    kind = Bar if console.is_terminal and not console.is_dumb_terminal else Lines
+    return kind(console, unit, shown)

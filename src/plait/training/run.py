@@ -61,13 +61,14 @@ class Run:
         finally:
             os.close(folder)  # and with it the lock
 
-    def config(self, task: str) -> dict[str, Any]:
+    def config(self, task: str | None = None) -> dict[str, Any]:
+        """The settings of a run of that task, or of any."""
         try:
             config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
             found = config["task"]
         except (OSError, ValueError, KeyError, TypeError):
             raise PlaitError(f"{self.path}/config.json cannot be read as a run's settings.") from None
-        if found != task:
+        if task is not None and found != task:
             raise PlaitError(f"{self.path} is a run of task '{found}', not '{task}'.")
         return config
 
@@ -75,8 +76,7 @@ class Run:
         self.write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
-        self.write(name, to_bytes(contiguous, {FORMAT: json.dumps(meta)}))
+        self.write(name, packed(tensors, meta))
 
     def write(self, name: str, content: bytes) -> None:
         write_whole(self.path / name, content)
@@ -95,6 +95,12 @@ class Run:
             raise
         except (SafetensorError, OSError, ValueError) as e:
             raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
+
+
+def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
+    """A file that `read_tensors` reads."""
+    contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
+    return to_bytes(contiguous, {FORMAT: json.dumps(meta)})
 
 
 def claim(path: Path) -> Path:

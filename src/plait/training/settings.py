@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}  # torch.optim's names
-SCHEDULES = ("constant", "cosine", "step", "plateau")
+SCHEDULES = ("constant", "cosine", "step", "plateau", "decay")
 
 
 def option(default: Any, text: str) -> Any:
@@ -27,7 +27,9 @@ class TrainSettings:
     momentum: float = option(0.0, "Momentum, for sgd.")
     weight_decay: float = option(0.0, "Weight decay.")
     clip: float = option(1.0, "Largest norm of the gradient; 0 turns clipping off.")
-    schedule: str = option("constant", "Learning rate over the epochs: constant, cosine, step or plateau.")
+    schedule: str = option("constant", "Learning rate over the epochs: constant, cosine, step, plateau or decay.")
+    decay: float = option(0.5, "What schedule decay multiplies it by after every epoch.")
+    decay_after: int = option(4, "For so many epochs it does not.")
     patience: int = option(40, "Stop after that many epochs without a better validation; 0 never stops early.")
     save_every: float = option(10.0, "Seconds between checkpoints; 0 writes one after every step.")
     seed: int = option(0, "Seed of everything random.")
@@ -35,15 +37,25 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for f in self.options():
             value, kind = getattr(self, f.name), f.type
-            if not isinstance(value, (float | int) if kind is float else kind) or isinstance(value, bool):  # type: ignore[arg-type]
+            fits = isinstance(value, (float | int) if kind is float else kind)  # type: ignore[arg-type]
+            if not fits or (isinstance(value, bool) and kind is not bool):
                 raise PlaitError(f"{f.name} {value!r}: expected {getattr(kind, '__name__', kind)}.")
-        for name, least in (("epochs", 1), ("momentum", 0), ("weight_decay", 0), ("clip", 0), ("patience", 0)):
+        for name, least in (
+            ("epochs", 1),
+            ("momentum", 0),
+            ("weight_decay", 0),
+            ("clip", 0),
+            ("patience", 0),
+            ("decay_after", 0),
+        ):
             at_least(name, getattr(self, name), least)
         at_least("save_every", self.save_every, 0)
         if not 0 <= self.seed < 2**63:
             raise PlaitError(f"seed {self.seed}: must be at least 0 and below 2**63.")
         if not 0 < self.lr < float("inf"):
             raise PlaitError(f"lr {self.lr}: must be above 0 and finite.")
+        if not 0 < self.decay <= 1:
+            raise PlaitError(f"decay {self.decay}: must be above 0 and at most 1.")
         self.batch_size(1)
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
@@ -77,6 +89,8 @@ class TrainSettings:
             return schedules.StepLR(optimizer, step_size=max(1, self.epochs // 3), gamma=0.1)
         if self.schedule == "plateau":
             return schedules.ReduceLROnPlateau(optimizer, patience=10)
+        if self.schedule == "decay":
+            return schedules.LambdaLR(optimizer, lambda done: self.decay ** max(0, done + 1 - self.decay_after))
         return schedules.ConstantLR(optimizer, factor=1.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,7 +98,7 @@ class TrainSettings:
 
     def free(self) -> set[str]:
         """What may change when a run goes on: how long it goes on, where the learning rate does not hang on that."""
-        return {"save_every", *(["epochs"] if self.schedule in ("constant", "plateau") else [])}
+        return {"save_every", *(["epochs"] if self.schedule in ("constant", "plateau", "decay") else [])}
 
     def fixed(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name not in self.free()}

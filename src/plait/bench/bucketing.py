@@ -1,0 +1,211 @@
+"""What does padding cost a language model, and how much of it do buckets and ragged batches save?
+
+Every scheme trains the same network on batches of its own epoch. A few batches stand for all of them: taken evenly from
+the epoch's batches in the order of their size, and counted by the slots that they have.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import buckets
+from ..data.batches import Rows, sentences
+from ..data.sampler import Sampler
+from ..errors import PlaitError, at_least
+from ..tasks.language import Corpus, LanguageModel
+from ..tasks.settings import LanguageSettings
+from ..training.run import write_whole
+from .report import Report, interleaved, ratio, timing, tracked
+
+STATIC = (8, 16, 24, 32, 60)  # and the longest
+BEST = (5, 10, 16)
+POOL = 50
+SPREAD = ("speed-up", "low", "high")
+COLUMNS = ("layers", "batches", "padding %", "s/epoch", "tokens/s", *SPREAD, "of ideal %")
+
+
+class Scheme:
+    """One way to make batches, and some of them."""
+
+    def __init__(self, corpus: Corpus, sampler: Sampler, padded: bool, count: int) -> None:
+        self.corpus, self.sampler, self.padded = corpus.parts["train"], sampler, padded
+        before = torch.cat([self.corpus.ids[-1:], self.corpus.ids[:-1]])  # the last token is an end
+        self.before, self.lengths = before, self.corpus.lengths
+        every = sorted((self.slots(indices), k, indices) for k, indices in enumerate(sampler.batches(0)))
+        self.epoch_slots = sum(slots for slots, _, _ in every)
+        chosen = [every[(2 * k + 1) * len(every) // (2 * count)] for k in range(min(count, len(every)))]
+        self.chosen_slots = sum(slots for slots, _, _ in chosen)
+        self.tokens = int(sum(self.lengths[indices].sum() for _, _, indices in chosen))
+        self.batches = [self.batch(indices) for _, _, indices in chosen]
+
+    @property
+    def padding(self) -> float:
+        return 1 - int(self.lengths.sum()) / self.epoch_slots
+
+    def slots(self, indices: Tensor) -> int:
+        if self.padded:
+            return len(indices) * self.sampler.length_of(indices)
+        return int(self.lengths[indices].sum())
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Rows]:
+        """Tokens, targets and how they lie; the target of padding is -1."""
+        rows = sentences(self.corpus.starts, indices)
+        tokens, targets = self.before[rows.positions], self.corpus.ids[rows.positions].long()
+        if not self.padded or rows.live is None:
+            return tokens, targets, rows
+        T, B = self.sampler.length_of(indices), len(indices)
+        places = rows.live.places(T, batch_first=False)
+        tokens = tokens.new_zeros(T * B).index_copy(0, places, tokens).view(T, B)
+        return tokens, targets.new_full((T * B,), -1).index_copy(0, places, targets), Rows(tokens, None, B)
+
+
+class Network:
+    """The second paper's: an embedding, layers of LSTM, a softmax over the words."""
+
+    def __init__(self, settings: LanguageSettings, V: int) -> None:
+        torch.manual_seed(settings.seed)
+        self.model = LanguageModel(settings, V)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True)
+
+    def loss(self, tokens: Tensor, targets: Tensor, rows: Rows) -> Tensor:
+        result: Tensor = self.model.softmax(self.model(tokens, rows)[0], targets)
+        return result
+
+    def epoch(self, scheme: Scheme) -> Callable[[], None]:
+        def run() -> None:
+            for batch in scheme.batches:
+                self.loss(*batch).backward()
+                nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+        return run
+
+    def gradients(self, batch: tuple[Tensor, Tensor, Rows]) -> list[Tensor]:
+        loss = self.loss(*batch)
+        return [loss.detach(), *torch.autograd.grad(loss, list(self.model.parameters()))]
+
+
+def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Scheme]:
+    lengths = corpus.parts["train"].lengths
+    longest = int(lengths.max())
+    some = tuple(n for n in STATIC if n < longest)
+    found = {"none": buckets.none(lengths), "static": (*some, longest), "greedy": buckets.greedy(lengths, batch)}
+    found |= {f"optimal:{K}": buckets.optimal(lengths, K) for K in BEST}
+    made = {
+        f"{name}, {len(b)} buckets" if len(b) > 1 else name: Scheme(
+            corpus, Sampler(lengths, batch, seed, boundaries=b), True, count
+        )
+        for name, b in found.items()
+    }
+    made["ragged, random"] = Scheme(corpus, Sampler(lengths, batch, seed), False, count)
+    made[f"ragged, pool:{POOL}"] = Scheme(corpus, Sampler(lengths, batch, seed, pool=POOL), False, count)
+    return made
+
+
+def measure(
+    data: str | None,
+    layers: str,
+    hidden: int,
+    embedding: int,
+    batch: int,
+    sentences: int,
+    engine: str,
+    picture: str | None,
+    repeats: int,
+    seed: int,
+) -> Report:
+    at_least("repeats", repeats, 5)
+    at_least("batch", batch, 1)
+    at_least("sentences", sentences, batch)
+    depths = layers.split(",")
+    if not all(depth.isdecimal() and int(depth) > 0 for depth in depths):
+        raise PlaitError(f"layers '{layers}': expected numbers such as 8,2.")
+    if picture and (Path(picture).suffix != ".png" or not Path(picture).absolute().parent.is_dir()):
+        raise PlaitError(f"--picture {picture}: expected the name of a PNG file in a folder that exists.")
+    network: dict[str, Any] = {
+        "hidden": hidden,
+        "embedding": embedding,
+        "engine": engine,
+        "seed": seed,
+        "softmax": "full",
+    }
+    settings = [LanguageSettings(data=data, layers=int(depth), **network) for depth in depths]
+    corpus = Corpus.read(settings[0])
+    every = schemes(corpus, batch, sentences // batch, seed)
+    rows, deviations = [], []
+    for s in tracked(settings):
+        net = Network(s, len(corpus.vocabulary))
+        seconds = interleaved({name: net.epoch(scheme) for name, scheme in every.items()}, repeats, least=0)
+        epochs = {
+            name: [t * scheme.epoch_slots / scheme.chosen_slots for t in seconds[name]]
+            for name, scheme in every.items()
+        }
+        ideal = 1 / (1 - every["none"].padding)
+        for name, scheme in every.items():
+            faster, took = ratio(epochs["none"], epochs[name]), timing(epochs[name])
+            rows.append(
+                {
+                    "layers": s.layers,
+                    "batches": name,
+                    "padding %": scheme.padding * 100,
+                    "s/epoch": took.median,
+                    "tokens/s": scheme.tokens / timing(seconds[name]).median,
+                    "speed-up": faster.median,
+                    "low": faster.low,
+                    "high": faster.high,
+                    "of ideal %": faster.median / ideal * 100,
+                }
+            )
+        deviations.append(deviation(net, every))
+    if picture:
+        write_whole(Path(picture), drawing(corpus.name, rows, ideal))
+    return Report(
+        f"What does padding cost? {corpus.name}, LSTM of {hidden}, embedding {embedding}, batch {batch}",
+        [COLUMNS],
+        rows,
+        [
+            f"Of each epoch {sentences // batch} batches were run; s/epoch is for all of them.",
+            f"Without padding, and nothing else changed, none would be {ideal:.3f} times as fast.",
+            f"Padded and ragged, loss and gradients of one batch differ by at most {max(deviations):.1e} (relative).",
+        ],
+    )
+
+
+def deviation(net: Network, every: dict[str, Scheme]) -> float:
+    """Of the loss and each gradient of a batch, padded, from the same batch without padding."""
+    padded, ragged = every["none"], every["ragged, random"]
+    indices = next(iter(ragged.sampler.batches(0)))
+    pairs = zip(net.gradients(padded.batch(indices)), net.gradients(ragged.batch(indices)), strict=True)
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+
+
+def drawing(name: str, rows: Sequence[dict[str, Any]], ideal: float) -> bytes:
+    from matplotlib.figure import Figure
+
+    depths = list(dict.fromkeys(row["layers"] for row in rows))
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes: Any = figure.subplots(1, len(depths), sharey=True, squeeze=False)[0]
+    for ax, depth in zip(axes, depths, strict=True):
+        mine = [row for row in rows if row["layers"] == depth][::-1]
+        colors = ["tab:blue" if row["batches"].startswith("ragged") else "tab:orange" for row in mine]
+        spread = [[row["speed-up"] - row["low"] for row in mine], [row["high"] - row["speed-up"] for row in mine]]
+        ax.barh(
+            [row["batches"] for row in mine], [row["speed-up"] for row in mine], xerr=spread, color=colors, ecolor="0.4"
+        )
+        for k, row in enumerate(mine):
+            ax.text(0.06, k, f"{row['speed-up']:.2f}x, {row['padding %']:.1f} % padding", va="center", fontsize=8)
+        ax.axvline(ideal, color="0.35", linestyle=":")
+        ax.set_title(f"{depth} layers", loc="left", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_xlabel(f"times as fast as padding everything to the longest; dotted: no padding at all ({ideal:.2f})")
+    axes[0].xaxis.set_label_coords(0.0, -0.1)
+    axes[0].xaxis.label.set_ha("left")
+    figure.suptitle(f"{name}: a training epoch", x=0.01, ha="left", fontsize=11)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110)
+    return file.getvalue()

@@ -1,0 +1,161 @@
+"""How many tokens a second does a language model train on, and where does the time go?
+
+plait's task; the same with torch.nn's layer in it; and the model as a PyTorch script has it: nn.LSTM, nn.Linear and
+cross_entropy. All with the same optimizer, clipping and data.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import layers
+from ..data.batches import Streams
+from ..errors import at_least
+from ..tasks.language import Corpus, Language
+from ..tasks.settings import LanguageSettings
+from .report import Report, interleaved, ratio, timing
+from .steps import parse_cell
+
+LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead of the sum
+PHASES = ("embedding and layers", "softmax and loss", "backward", "clipping", "optimizer")
+
+
+class Plain(nn.Module):
+    """As most scripts have it."""
+
+    def __init__(self, rnn: nn.Module, V: int, s: LanguageSettings) -> None:
+        super().__init__()
+        self.embedding, self.rnn, self.decoder = nn.Embedding(V, s.width), rnn, nn.Linear(s.hidden, V)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -s.init, s.init)
+
+
+class Trainer:
+    """A model, its optimizer, and steps through the same text."""
+
+    def __init__(self, model: nn.Module, count: int) -> None:
+        self.model, self.count, self.at = model, count, 0
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=LR, fused=True)
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    def forward(self) -> Callable[[], Tensor]:
+        """Runs the layers; what is returned then computes the loss."""
+        raise NotImplementedError
+
+    def __call__(self) -> None:
+        for _ in range(self.count):
+            marks = [time.perf_counter()]
+
+            def mark(marks: list[float] = marks) -> None:
+                marks.append(time.perf_counter())
+
+            loss_of = self.forward()
+            mark()
+            loss = loss_of()
+            mark()
+            self.optimizer.zero_grad()
+            loss.backward()
+            mark()
+            nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+            mark()
+            self.optimizer.step()
+            mark()
+            for name, a, b in zip(PHASES, marks, marks[1:], strict=False):
+                self.seconds[name] += b - a
+            self.at += 1
+
+
+class Ours(Trainer):
+    def __init__(self, task: Language, count: int) -> None:
+        super().__init__(task.model, count)
+        self.task, self.state = task, None
+
+    def forward(self) -> Callable[[], Tensor]:
+        streams = self.task.sampler
+        assert isinstance(streams, Streams)
+        rows = streams.rows(torch.tensor(self.at % (len(streams) - 1)))
+        ids = self.task.corpus.parts["train"].ids[rows.positions].flatten().long()
+        h, state = self.task.model(self.task.before["train"][rows.positions], rows, self.state)
+        self.state = detached(state)
+        return lambda: self.task.model.softmax(h, ids)
+
+
+class Script(Trainer):
+    def __init__(self, model: Plain, task: Language, count: int) -> None:
+        super().__init__(model, count)
+        s = task.settings
+        B = int(s.batch)
+        ids = task.corpus.parts["train"].ids.long()
+        self.data = ids[: len(ids) // B * B].view(B, -1).t().contiguous()  # (n, B)
+        self.steps, self.state = s.steps, None
+
+    def forward(self) -> Callable[[], Tensor]:
+        begin = self.at * self.steps % (len(self.data) - self.steps)
+        x, y = self.data[begin : begin + self.steps], self.data[begin + 1 : begin + self.steps + 1]
+        model: Any = self.model
+        h, state = model.rnn(model.embedding(x), self.state)
+        self.state = detached(state)
+        return lambda: nn.functional.cross_entropy(model.decoder(h).flatten(0, 1), y.flatten())
+
+
+def detached(state: Any) -> Any:
+    return tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+
+
+def measure(
+    data: str | None,
+    cell: str,
+    hidden: int,
+    layers_: int,
+    batch: int,
+    steps: int,
+    softmax: str,
+    count: int,
+    repeats: int,
+    seed: int,
+) -> Report:
+    at_least("repeats", repeats, 5)
+    at_least("count", count, 1)
+    parse_cell(cell)
+    settings = LanguageSettings(
+        data=data, cell=cell, hidden=hidden, layers=layers_, batch=str(batch), steps=steps, softmax=softmax, seed=seed
+    )
+    task = Language(settings, Corpus.read(settings))
+    swapped = copy.copy(task)
+    swapped.model = layers.restore(copy.deepcopy(task.model))
+    plain = Plain(copy.deepcopy(swapped.model.rnn), len(task.vocabulary), settings)
+    trainers = {
+        "plait": Ours(task, count),
+        f"plait, but nn.{cell.upper()}": Ours(swapped, count),
+        "a torch script": Script(plain, task, count),
+    }
+    seconds = interleaved(trainers, repeats, least=0)
+    rows = []
+    for name, trainer in trainers.items():
+        faster = ratio(seconds[name], seconds["plait"])
+        took, whole = timing(seconds[name]), sum(trainer.seconds.values())
+        rows.append(
+            {
+                "what": name,
+                "tokens/s": count * batch * steps / took.median,
+                "ms/step": took.median / count * 1e3,
+                "plait is faster": faster.median,
+                "low": faster.low,
+                "high": faster.high,
+            }
+            | {f"{phase} %": seconds / whole * 100 for phase, seconds in trainer.seconds.items()}
+        )
+    return Report(
+        f"How many tokens a second? {task.corpus.name}, {len(task.vocabulary):,} words, {cell} {layers_} x {hidden}, "
+        f"batch {batch}, {steps} steps",
+        [
+            ("what", "tokens/s", "ms/step", "plait is faster", "low", "high"),
+            ("what", *(f"{phase} %" for phase in PHASES)),
+        ],
+        rows,
+        ["Below: shares of a step. plait takes the softmax's derivative together with its loss."],
+    )

@@ -1,0 +1,129 @@
+"""What does a layer cost on sentences as they come? torch's padded and packed, plait's ragged and dense."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from .. import layers
+from ..data import text
+from ..errors import PlaitError, at_least
+from .report import Report, interleaved, ratio, timing, tracked
+from .steps import TORCH, parse_cells
+
+COLUMNS = (
+    "draw",
+    "cell",
+    "real %",
+    "padded ms",
+    "packed ms",
+    "plait ms",
+    "dense ms",
+    "faster",
+    "low",
+    "high",
+    "of dense",
+)
+
+
+class Draw:
+    """Sentences drawn from a text, and the four ways to run a layer over them, forward and back."""
+
+    def __init__(self, cell: str, lengths: Tensor, H: int) -> None:
+        self.lengths, self.T, self.B, self.N = lengths, int(lengths.max()), len(lengths), int(lengths.sum())
+        self.theirs = TORCH[cell](H, H)
+        self.ours = layers.accelerate(copy.deepcopy(self.theirs), "fused")
+        self.x = torch.randn(self.T, self.B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
+        alive = torch.arange(self.T).unsqueeze(1) < lengths
+        self.d_y = torch.randn(self.T, self.B, H) * alive.unsqueeze(2)
+        steps = max(1, round(self.N / self.B))
+        self.dense_x, self.dense_d_y = torch.randn(2, steps, self.B, H)
+        self.dense_x.requires_grad_()
+        self.dense_N = steps * self.B
+
+    def clear(self) -> None:
+        self.theirs.zero_grad(set_to_none=True)
+        self.ours.zero_grad(set_to_none=True)
+        self.x.grad = self.dense_x.grad = None
+
+    def packing(self, layer: nn.Module) -> Tensor:
+        packed: PackedSequence = layer(pack_padded_sequence(self.x, self.lengths, enforce_sorted=False))[0]
+        return pad_packed_sequence(packed, total_length=self.T)[0]
+
+    def contenders(self) -> dict[str, Callable[[], None]]:
+        def step(y: Callable[[], Tensor], d_y: Tensor) -> Callable[[], None]:
+            def run() -> None:
+                self.clear()
+                y().backward(d_y)
+
+            return run
+
+        return {
+            "padded": step(lambda: self.theirs(self.x)[0], self.d_y),
+            "packed": step(lambda: self.packing(self.theirs), self.d_y),
+            "plait": step(lambda: self.ours(self.x, lengths=self.lengths)[0], self.d_y),
+            "dense": step(lambda: self.ours(self.dense_x)[0], self.dense_d_y),
+        }
+
+    def deviation(self) -> float:
+        """Of outputs and gradients, from torch's packed ones."""
+        found = []
+        for y, layer in (
+            (self.packing(self.theirs), self.theirs),
+            (self.ours(self.x, lengths=self.lengths)[0], self.ours),
+        ):
+            found.append([y.detach(), *torch.autograd.grad(y, [self.x, *layer.parameters()], self.d_y)])
+        worst: float = max(((b - a).abs().max() / a.abs().max()).item() for a, b in zip(*found, strict=True))
+        return worst
+
+
+def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
+    seconds = interleaved(draw.contenders(), repeats)
+    better = min(("padded", "packed"), key=lambda which: timing(seconds[which]).median)
+    faster = ratio(seconds[better], seconds["plait"])
+    per_step = ratio([t / draw.N for t in seconds["plait"]], [t / draw.dense_N for t in seconds["dense"]])
+    return {
+        "draw": name,
+        "cell": cell,
+        "real %": 100 * draw.N / (draw.T * draw.B),
+        **{f"{which} ms": timing(values).median * 1e3 for which, values in seconds.items()},
+        "faster": faster.median,
+        "low": faster.low,
+        "high": faster.high,
+        "of dense": per_step.median,
+        "deviation": draw.deviation(),
+    }
+
+
+def measure(data: str | None, cells: str, batch: int, hidden: int, draws: int, repeats: int, seed: int) -> Report:
+    at_least("repeats", repeats, 5)
+    at_least("draws", draws, 1)
+    at_least("batch", batch, 1)
+    at_least("hidden", hidden, 1)
+    names = parse_cells(cells)
+    if data is None:
+        raise PlaitError("ragged batches need sentences: give a text file, a folder or a zip with --data.")
+    texts = text.read(data)
+    every = torch.tensor([len(words) for words in text.sentences(texts.parts["train"])])
+    if len(every) < batch:
+        raise PlaitError(f"{data} has {len(every)} sentences to train on: expected at least a batch, {batch}.")
+    cases = []
+    for k in range(draws):
+        generator = torch.Generator().manual_seed(seed + k)
+        lengths = every[torch.randperm(len(every), generator=generator)[:batch]]
+        cases += [(seed + k, cell, lengths) for cell in names]
+    torch.manual_seed(seed)
+    rows = [compare(k, cell, Draw(cell, lengths, hidden), repeats) for k, cell, lengths in tracked(cases)]
+    return Report(
+        f"What does a layer of {hidden} cost on {batch} sentences of {texts.name}, as they come?",
+        [COLUMNS],
+        rows,
+        [
+            "padded, packed: torch.nn's layer. plait: lengths=. dense: plait's on a dense batch of as many steps.",
+            "faster: the better of torch's over plait's. of dense: plait's time for a real step over a dense one's.",
+            f"Outputs and gradients differ from torch's by at most {max(r['deviation'] for r in rows):.1e} (relative).",
+        ],
+    )

@@ -1,0 +1,63 @@
+"""Two ways to cut a text into batches: streams that run side by side through it, and sentences that stand alone.
+
+A batch is rows of tokens (ragged.py), without padding: where in the text the token of each row is. What the network is
+given there is the token before it. (Before the first token of a sentence that is the end of the sentence before.)
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..ragged import Live
+from .buckets import POOL, Lengths, parse
+from .sampler import Sampler
+
+
+class Rows(NamedTuple):
+    positions: Tensor  # (T, B); or (N,), ragged, and then:
+    live: Live | None
+    B: int  # sequences
+
+
+class Streams:
+    """The text cut into B pieces, read side by side, `steps` tokens at a time; nothing of it is left out."""
+
+    def __init__(self, tokens: int, B: int, steps: int) -> None:
+        B = min(B, tokens)
+        shorter, longer = divmod(tokens, B)  # the first `longer` streams have one token more
+        lengths = torch.tensor([shorter + 1] * longer + [shorter] * (B - longer))
+        self.lengths, self.steps = lengths, steps
+        self.starts = lengths.cumsum(0) - lengths  # (B,)
+
+    def __len__(self) -> int:
+        return int((self.lengths[0] + self.steps - 1) // self.steps)
+
+    def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
+        """The numbers of the pieces of time, in their order."""
+        for k in range(position, len(self)):
+            yield torch.tensor([k])
+
+    def rows(self, indices: Tensor) -> Rows:
+        begin = int(indices) * self.steps
+        left = (self.lengths - begin).clamp(max=self.steps)  # (B,)
+        alive = int((left > 0).sum())
+        starts, left = self.starts[:alive] + begin, left[:alive]
+        if left[0] == left[-1]:
+            return Rows(starts + torch.arange(int(left[0])).unsqueeze(1), None, alive)
+        live = Live.of(left)
+        return Rows(starts[live.sequence] + live.step, live, alive)
+
+
+def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
+    """Sentences in batches as the command line says: pool:50, or what buckets.parse knows."""
+    if pool := POOL.fullmatch(how):
+        return Sampler(lengths, batch, seed, pool=int(pool[1]))
+    return Sampler(lengths, batch, seed, boundaries=parse(how, lengths, batch))
+
+
+def sentences(starts: Tensor, indices: Tensor) -> Rows:
+    """These sentences, of those that begin at `starts` and end where the next one begins."""
+    live = Live.of(starts[indices + 1] - starts[indices])
+    return Rows(starts[indices][live.sequence] + live.step, live, len(indices))

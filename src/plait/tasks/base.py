@@ -1,0 +1,61 @@
+"""What a task is to the command line: data that it reads and keeps, figures that it prints, pictures that it draws."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from ..training.settings import TrainSettings
+from ..training.task import Task
+
+
+class Table(NamedTuple):
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+class NamedTask(Task):
+    name: ClassVar[str]  # plait train NAME
+    unit: ClassVar[str]  # what the loss is the mean of: samples, tokens
+    settings: Any  # of the kind below
+    kind: ClassVar[type[TrainSettings]]
+
+    @classmethod
+    @abstractmethod
+    def read(cls, settings: Any) -> Self:
+        """With the data that the settings name."""
+
+    @classmethod
+    @abstractmethod
+    def reopen(cls, settings: Any, folder: Path) -> Self:
+        """With the data that the run has kept."""
+
+    @abstractmethod
+    def files(self) -> dict[str, bytes]:
+        """The data, for the run to keep."""
+
+    @abstractmethod
+    def about(self) -> list[str]:
+        """The data, and the model, in lines."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, Any]:
+        """How good it is on data that it was not trained on."""
+
+    @abstractmethod
+    def table(self, metrics: dict[str, Any]) -> Table:
+        """What `evaluate` found."""
+
+    @abstractmethod
+    def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        """PNG files by name."""
+
+    @abstractmethod
+    def afterwards(self, folder: Path) -> tuple[str, str]:
+        """What to do with a trained network: a word, and a command."""
+
+    @staticmethod
+    def shown(loss: float) -> str:
+        """A loss, as it is printed while the network trains."""
+        return f"loss {loss:.4g}"

@@ -1,0 +1,286 @@
+"""Language: a text in, the word (or the character) that comes next out."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import text
+from ..data.batches import Rows, Streams, grouped, sentences
+from ..data.sampler import Sampler
+from ..data.text import UNK, Encoded, Vocabulary
+from ..errors import PlaitError, at_least
+from ..layers import make, states_of
+from ..training.run import Run, packed
+from .base import NamedTask, Table
+from .pictures import perplexity_picture
+from .settings import LanguageSettings
+from .softmax import AdaptiveSoftmax, Softmax
+
+FULL = 30_000  # words up to which `auto` takes the full softmax
+AT_ONCE = 512  # steps, or tokens of sentences, that are evaluated together
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as numbers, in its three parts."""
+
+    name: str
+    vocabulary: Vocabulary
+    parts: Mapping[str, Encoded]
+
+    @classmethod
+    def read(cls, s: LanguageSettings) -> "Corpus":
+        assert s.data is not None
+        texts = text.read(s.data, s.validation, s.test)
+        vocabulary = Vocabulary.build(texts.parts["train"], s.level, s.min_count)
+        return cls(texts.name, vocabulary, {part: vocabulary.encode(t) for part, t in texts.parts.items()})
+
+    @classmethod
+    def reopen(cls, folder: Path, name: str) -> "Corpus":
+        path = folder / "vocabulary.json"
+        try:
+            vocabulary = Vocabulary.from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError) as e:
+            raise PlaitError(f"{path} cannot be read ({e}): restore it from a copy, or train again.") from None
+        tensors, unknown = Run(folder).read_tensors("tokens.safetensors")
+        try:
+            parts = {p: Encoded(tensors[f"{p}.ids"], tensors[f"{p}.starts"], unknown[p]) for p in text.PARTS}
+        except KeyError as e:
+            raise PlaitError(
+                f"{folder}/tokens.safetensors lacks {e}: restore it from a copy, or train again."
+            ) from None
+        return cls(name, vocabulary, parts)
+
+    def files(self) -> dict[str, bytes]:
+        tensors = {f"{p}.ids": e.ids for p, e in self.parts.items()}
+        tensors |= {f"{p}.starts": e.starts for p, e in self.parts.items()}
+        vocabulary = json.dumps(self.vocabulary.to_json(), ensure_ascii=False).encode()
+        unknown = {p: e.unknown for p, e in self.parts.items()}
+        return {"vocabulary.json": vocabulary, "tokens.safetensors": packed(tensors, unknown)}
+
+    @property
+    def digest(self) -> str:
+        content = hashlib.sha256(json.dumps(self.vocabulary.to_json()).encode())
+        for part in text.PARTS:
+            content.update(self.parts[part].ids.numpy().tobytes())
+            content.update(self.parts[part].starts.numpy().tobytes())
+        return content.hexdigest()
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, s: LanguageSettings, V: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(V, s.width)
+        self.rnn = make(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, engine=s.engine)
+        self.adaptive = s.softmax == "adaptive" or (s.softmax == "auto" and V > FULL and not s.tied)
+        tied = self.embedding.weight if s.tied else None
+        self.softmax = AdaptiveSoftmax(s.hidden, V) if self.adaptive else Softmax(s.hidden, V, tied)
+        self.dropout = nn.Dropout(s.dropout)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -s.init, s.init)
+
+    def forward(self, tokens: Tensor, rows: Rows, state: Any = None) -> tuple[Tensor, Any]:
+        """Tokens as the rows say -> what the softmax is given (N, H), and the state after the last step"""
+        x = self.dropout(self.embedding(tokens))
+        if rows.live is None:
+            y, state = self.rnn(x, state)
+            y = y.flatten(0, 1)
+        else:
+            packed, state = self.rnn(rows.live.packed(x), state)
+            y = packed.data
+        return self.dropout(y), state
+
+
+class Language(NamedTask):
+    """The task: a text read in streams, or sentence by sentence."""
+
+    name, unit, kind = "language", "tokens", LanguageSettings
+    settings: LanguageSettings
+    model: LanguageModel
+
+    def __init__(self, settings: LanguageSettings, corpus: Corpus) -> None:
+        s = self.settings = settings
+        self.corpus, self.vocabulary, self.digest = corpus, corpus.vocabulary, corpus.digest
+        self.end = self.vocabulary.index[self.vocabulary.end]
+        train = corpus.parts["train"]
+        self.before = {part: self.shifted(e.ids) for part, e in corpus.parts.items()}
+        torch.manual_seed(s.seed)
+        self.model = LanguageModel(s, len(self.vocabulary))
+        self.state: tuple[Tensor, ...] | None = None
+        self.sampler: Streams | Sampler
+        if s.by == "streams":
+            self.sampler = Streams(len(train.ids), s.batch_size(len(train.ids)), s.steps)
+        else:
+            batch = s.batch_size(len(train.lengths))
+            self.sampler = grouped(s.buckets, train.lengths, batch, s.seed)
+
+    def shifted(self, ids: Tensor) -> Tensor:
+        """For each token the one before it; before the first there is an end."""
+        return torch.cat([ids.new_tensor([self.end]), ids[:-1]])
+
+    @classmethod
+    def read(cls, settings: LanguageSettings) -> "Language":
+        return cls(settings, Corpus.read(settings))
+
+    @classmethod
+    def reopen(cls, settings: LanguageSettings, folder: Path) -> "Language":
+        return cls(settings, Corpus.reopen(folder, settings.data or ""))
+
+    def files(self) -> dict[str, bytes]:
+        return self.corpus.files()
+
+    def about(self) -> list[str]:
+        s, parts, words = self.settings, self.corpus.parts, "words" if self.settings.level == "word" else "characters"
+        sizes = ", ".join(f"{len(parts[p].ids):,} to {verb}" for p, verb in zip(text.PARTS, VERBS, strict=True))
+        how = f"{s.by}, {s.batch} x {s.steps}" if s.by == "streams" else f"sentences, {s.batch} a batch, {s.buckets}"
+        softmax = "adaptive softmax" if self.model.adaptive else "softmax"
+        if s.softmax == "auto":
+            softmax += " (auto)"
+        return [
+            f"{self.corpus.name}: {sizes}; {len(self.vocabulary):,} different {words}",
+            how,
+            f"{s.cell}, {s.layers} x {s.hidden} units, {softmax}",
+        ]
+
+    # --- training
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        if isinstance(self.sampler, Streams):
+            rows, state = self.sampler.rows(indices), None if int(indices) == 0 else self.state
+            if state is not None:
+                state = tuple(s[:, : rows.B].contiguous() for s in state)
+        else:
+            rows, state = sentences(self.corpus.parts["train"].starts, indices), None
+        mean, state, count = self.nll("train", rows, state)
+        self.state = tuple(s.detach() for s in state) if isinstance(self.sampler, Streams) else None
+        return mean, count
+
+    def nll(self, part: str, rows: Rows, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...], int]:
+        """The mean of -log p over the rows, the states after them, and how many rows they are."""
+        tokens, targets = self.before[part][rows.positions], self.corpus.parts[part].ids[rows.positions]
+        hx = state if state is None or len(state) > 1 else state[0]
+        h, after = self.model(tokens, rows, hx)
+        return self.model.softmax(h, targets.flatten().long()), states_of(after), targets.numel()
+
+    def carried(self) -> dict[str, Tensor]:
+        return {str(k): s for k, s in enumerate(self.state or ())}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        self.state = tuple(tensors[str(k)] for k in range(len(tensors))) or None
+
+    # --- how good it is
+    @torch.no_grad()
+    def entropy(self, part: str) -> float:
+        """The mean of -log p over all tokens of a part: one stream from end to end, or each sentence alone."""
+        self.model.eval()
+        total, state = 0.0, None
+        for rows in self.passes(part):
+            mean, after, count = self.nll(part, rows, state)
+            state = after if self.settings.by == "streams" else None
+            total += mean.item() * count
+        return total / len(self.corpus.parts[part].ids)
+
+    def passes(self, part: str) -> Iterator[Rows]:
+        encoded = self.corpus.parts[part]
+        if self.settings.by == "streams":
+            streams = Streams(len(encoded.ids), 1, AT_ONCE)
+            yield from (streams.rows(k) for k in streams.batches(0))
+        else:
+            order = encoded.lengths.argsort(descending=True, stable=True)
+            yield from (sentences(encoded.starts, some) for some in order.split(AT_ONCE // 8))
+
+    def validate(self) -> float:
+        return self.entropy("valid")
+
+    def unigram(self, part: str) -> float:
+        """The same, of a model that knows nothing but how often each token is in the training part (plus one)."""
+        V, train = len(self.vocabulary), self.corpus.parts["train"].ids
+        counts = torch.bincount(train, minlength=V).double() + 1
+        return -(counts / counts.sum()).log()[self.corpus.parts[part].ids].mean().item()
+
+    def evaluate(self) -> dict[str, Any]:
+        names = {"validation": "valid", "test": "test"}
+        result: dict[str, Any] = {}
+        for name, part in names.items():
+            encoded, entropies = self.corpus.parts[part], {"model": self.entropy(part), "unigram": self.unigram(part)}
+            result[name] = {"tokens": len(encoded.ids), "unknown": encoded.unknown}
+            for which, entropy in entropies.items():
+                result[name][which] = {"entropy": entropy, "perplexity": safe_exp(entropy)}
+        return result
+
+    def table(self, metrics: dict[str, Any]) -> Table:
+        rows = []
+        for which, name in (("model", self.settings.cell), ("unigram", "frequencies alone")):
+            found = [metrics[part][which] for part in ("validation", "test")]
+            rows.append([name, *(f"{m['perplexity']:,.5g}" for m in found)])
+            if self.settings.level == "char":
+                rows[-1].append(f"{found[1]['entropy'] / math.log(2):.3f}")
+        n, unknown = metrics["test"]["tokens"], metrics["test"]["unknown"]
+        header = ["perplexity", "validation", "test", "test, bits per character"]
+        way = "one stream" if self.settings.by == "streams" else "each sentence alone"
+        unseen = f", {unknown} of them unseen in training" if unknown else ""
+        return Table(f"{n:,} tokens of the test{unseen}, {way}:", header[: len(rows[0])], rows)
+
+    def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        if not history:
+            return {}
+        return {"perplexity.png": perplexity_picture(self.corpus.name, history, metrics["test"]["model"]["perplexity"])}
+
+    def afterwards(self, folder: Path) -> tuple[str, str]:
+        return "generate", f'plait generate {folder} --prompt "{self.opening()}"'
+
+    def opening(self) -> str:
+        """How the text begins."""
+        start = self.vocabulary.decode(self.corpus.parts["train"].ids[:12]).split("\n")[0]
+        return " ".join(start.split()[:2]).replace('"', "") or "the"
+
+    @staticmethod
+    def shown(loss: float) -> str:
+        return f"perplexity {safe_exp(loss):.5g}"
+
+    # --- writing
+    def unknown(self, prompt: str) -> list[str]:
+        """What of it the network cannot know."""
+        words = prompt.split() if self.settings.level == "word" else list(prompt)
+        return [w for w in dict.fromkeys(words) if w not in self.vocabulary.index]
+
+    @torch.no_grad()
+    def generate(self, prompt: str, *, length: int, temperature: float, top: int, seed: int) -> str:
+        """The prompt, and what might follow. UNK is never drawn."""
+        at_least("length", length, 1)
+        at_least("top", top, 0)
+        if not 0 <= temperature < math.inf:
+            raise PlaitError(f"temperature {temperature}: must be at least 0 (always the likeliest) and finite.")
+        self.model.eval()
+        generator = torch.Generator().manual_seed(seed)
+        ids = self.vocabulary.encode(prompt).ids[:-1] if prompt else torch.empty(0, dtype=torch.int32)
+        written, state = [self.end, *ids.tolist()], None
+        new = torch.tensor(written)
+        for _ in range(length):
+            h, state = self.model(new.unsqueeze(1), Rows(new, None, 1), state)
+            logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
+            logits[self.vocabulary.index[UNK]] = -math.inf
+            new = pick(logits, temperature, top, generator)
+            written.append(int(new))
+        return self.vocabulary.decode(written[1:])
+
+
+VERBS = ("train", "validate", "test")
+
+
+def pick(logits: Tensor, temperature: float, top: int, generator: torch.Generator) -> Tensor:  # (V,) -> (1,)
+    if temperature == 0:
+        return logits.argmax(0, keepdim=True)
+    if 0 < top < len(logits):
+        logits = logits.where(logits >= logits.topk(top).values[-1], -math.inf)
+    return (logits / temperature).softmax(0).multinomial(1, generator=generator)
+
+
+def safe_exp(entropy: float) -> float:
+    return math.exp(min(entropy, 700.0))

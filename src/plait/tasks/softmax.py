@@ -1,0 +1,102 @@
+"""The end of a language model: from a state to the likelihood of the word that follows.
+
+With ten thousand words this costs more than the recurrence: see docs/language.md for the profile.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..kernels import pages
+
+LOGITS = 1 << 22  # numbers that are held at a time
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """(h, weight, bias, target) -> the mean of cross_entropy(h weight' + bias, target), without targets of -1.
+
+    The derivative is taken on the way forward, in the place of the logits, some rows at a time: they are written once,
+    not four times over, and never all there at once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+        N, V = h.shape[0], weight.shape[0]
+        counts = (target >= 0).to(h.dtype).unsqueeze(1)  # (N, 1)
+        counts /= counts.sum()
+        d_h, d_weight, d_bias = torch.empty_like(h), torch.empty_like(weight), torch.empty_like(bias)
+        total = h.new_zeros(())
+        for rows in blocks(N, V):
+            part, share, wanted = h[rows], counts[rows], target[rows].clamp(min=0).unsqueeze(1)
+            p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))  # logits, then likelihoods
+            p.sub_(p.amax(1, keepdim=True))
+            chosen = p.gather(1, wanted)
+            sums = p.exp_().sum(1, keepdim=True)
+            total += (sums.log() - chosen).mul_(share).sum()
+            p.mul_(share / sums)
+            p.scatter_add_(1, wanted, -share)
+            torch.mm(p, weight, out=d_h[rows])
+            first = rows.start == 0
+            d_weight.addmm_(p.t(), part, beta=0 if first else 1)
+            torch.sum(p, 0, out=d_bias) if first else d_bias.add_(p.sum(0))
+        ctx.save_for_backward(d_h, d_weight, d_bias)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        return *(saved if d_loss.item() == 1 else [d * d_loss for d in saved]), None
+
+
+def blocks(N: int, V: int) -> list[slice]:
+    """Rows whose logits are held together."""
+    size = max(1, LOGITS // V)
+    return [slice(i, min(N, i + size)) for i in range(0, N, size)]
+
+
+class Softmax(nn.Module):
+    """A word's likelihood from all words' logits."""
+
+    def __init__(self, H: int, V: int, tied: Tensor | None = None) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(V))
+        self.weight = nn.Parameter(torch.empty(V, H)) if tied is None else None
+        self.tied = [] if tied is None else [tied]  # in a list: it is a parameter of the embedding, not of this module
+
+    @property
+    def matrix(self) -> Tensor:  # (V, H)
+        return self.tied[0] if self.weight is None else self.weight
+
+    def forward(self, h: Tensor, target: Tensor) -> Tensor:
+        """The mean of -log p(target), where that is not -1: (N, H), (N,) -> ()"""
+        if torch.is_grad_enabled():
+            loss: Tensor = LinearCrossEntropy.apply(h, self.matrix, self.bias, target)
+            return loss
+        parts = [
+            nn.functional.cross_entropy(self.logits(h[rows]), target[rows], ignore_index=-1, reduction="sum")
+            for rows in blocks(h.shape[0], self.bias.shape[0])
+        ]
+        return torch.stack(parts).sum() / (target >= 0).sum()
+
+    def logits(self, h: Tensor) -> Tensor:  # (N, H) -> (N, V)
+        return nn.functional.linear(h, self.matrix, self.bias)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """torch's: frequent words by themselves, rarer ones in clusters that are seldom looked into, with fewer numbers."""
+
+    def __init__(self, H: int, V: int) -> None:
+        super().__init__()
+        cutoffs = [c for c in (2_000, 10_000, 50_000) if c < V]
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(H, V, cutoffs or [max(1, V // 2)], head_bias=True)
+
+    def forward(self, h: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.softmax(h, target).loss
+        return loss
+
+    def logits(self, h: Tensor) -> Tensor:
+        result: Tensor = self.softmax.log_prob(h)
+        return result

@@ -1,0 +1,38 @@
+"""What the loop needs to know of a task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from torch import Tensor, nn
+
+
+class Batches(Protocol):
+    """The steps of an epoch, the same number in each: data.sampler.Sampler, for one."""
+
+    def __len__(self) -> int: ...
+    def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]: ...
+
+
+class Task(ABC):
+    """A model, batches of numbers that stand for sequences, and how good it is."""
+
+    model: nn.Module
+    sampler: Batches
+    digest: str  # of the data: a checkpoint goes on with the same
+
+    @abstractmethod
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        """The mean loss over these sequences, and the number of samples or tokens it is the mean of."""
+
+    @abstractmethod
+    def validate(self) -> float | None:
+        """The smaller the better; None if there is nothing to validate with."""
+
+    def carried(self) -> dict[str, Tensor]:
+        """What one step hands to the next, beside the weights: a checkpoint must have it."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes that from a checkpoint."""
+        assert not tensors, "what is handed on must be taken, too"

@@ -1,0 +1,365 @@
+"""Language models: batches that lose nothing, a loss of real tokens only, runs that go on where they stopped."""
+
+import json
+import math
+import os
+import re
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from plait import PlaitError
+from plait.data.batches import Rows, Streams, sentences
+from plait.tasks import softmax
+from plait.tasks.language import Corpus, Language
+from plait.tasks.settings import LanguageSettings
+from plait.tasks.softmax import AdaptiveSoftmax, Softmax
+from plait.training.loop import train
+from plait.training.run import Run
+from reference import data_file
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def counting(lines: int) -> str:
+    """Lines of one to nine words that count on: what comes next can be known."""
+    return "".join(" ".join(WORDS[(k + j) % 10] for j in range(1 + k * 7 % 9)) + "\n" for k in range(lines))
+
+
+def make(folder: Path, *, lines: int = 120, **options) -> Language:
+    (folder / "text.txt").write_text(counting(lines))
+    small = {"hidden": 7, "layers": 2, "batch": "4", "steps": 5, "epochs": 2, "save_every": 1e9, "init": 0.3}
+    settings = LanguageSettings(data=str(folder / "text.txt"), **(small | options))
+    return Language.read(settings)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
+def test_streams_read_every_token_once_and_in_order(tokens: int, B: int, steps: int) -> None:
+    streams = Streams(tokens, B, steps)
+    seen: dict[int, list[int]] = {}
+    for k in streams.batches(0):
+        rows = streams.rows(k)
+        positions = rows.positions
+        sequence = (
+            torch.arange(rows.B).expand(positions.shape) if rows.live is None else rows.live.sequence
+        )  # the stream of each row
+        assert positions.numel() <= B * steps
+        for p, b in zip(positions.flatten().tolist(), sequence.flatten().tolist(), strict=True):
+            seen.setdefault(b, []).append(p)
+    assert sorted(p for stream in seen.values() for p in stream) == list(range(tokens))
+    assert all(b == a + 1 for stream in seen.values() for a, b in pairwise(stream))
+    assert len(streams) == len(list(streams.batches(0)))
+    assert [int(k) for k in streams.batches(3, 1)] == list(range(1, len(streams)))
+
+
+def test_rows_of_sentences_hold_them_and_nothing_else(tmp_path: Path) -> None:
+    task = make(tmp_path)
+    train_part, picked = task.corpus.parts["train"], torch.tensor([3, 17, 5])
+    rows = sentences(train_part.starts, picked)
+    assert rows.positions.numel() == int(train_part.lengths[picked].sum())
+    for b, k in enumerate(picked.tolist()):
+        mine = rows.positions[rows.live.sequence == b]
+        assert mine.tolist() == list(range(int(train_part.starts[k]), int(train_part.starts[k + 1])))
+        given_to_it = task.before["train"][mine]
+        assert given_to_it[0] == task.end
+        assert torch.equal(given_to_it[1:], train_part.ids[mine[:-1]])
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("held", [1 << 22, 30], ids=["at once", "in blocks"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_softmax_is_cross_entropy_of_the_logits(monkeypatch, held: int, tied: bool) -> None:
+    monkeypatch.setattr(softmax, "LOGITS", held)
+    V, H, N = 11, 5, 13
+    words = nn.Parameter(torch.randn(V, H, dtype=torch.float64))
+    layer = Softmax(H, V, words if tied else None).double()
+    for p in layer.parameters():
+        nn.init.normal_(p)
+    h, target = torch.randn(N, H, dtype=torch.float64, requires_grad=True), torch.randint(V, (N,))
+    target[2] = target[7] = -1
+    weights = [h, layer.matrix, layer.bias]
+    assert len(list(layer.parameters())) == (1 if tied else 2)
+    expected = 3 * nn.functional.cross_entropy(h @ layer.matrix.t() + layer.bias, target, ignore_index=-1)
+    found = 3 * layer(h, target)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    theirs = torch.autograd.grad(expected, weights)
+    for _ in range(2):  # a second backward finds what the first one found
+        ours = torch.autograd.grad(found, weights, retain_graph=True)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-14)
+    assert ours[0][2].eq(0).all()
+    with torch.no_grad():
+        torch.testing.assert_close(3 * layer(h, target), expected, rtol=1e-12, atol=0)
+
+
+def test_the_adaptive_softmax_is_a_distribution() -> None:
+    layer = AdaptiveSoftmax(6, 2500)
+    h, target = torch.randn(40, 6), torch.randint(2500, (40,))
+    log_p = layer.logits(h)
+    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(40), rtol=1e-4, atol=0)
+    torch.testing.assert_close(layer(h, target), -log_p.gather(1, target.unsqueeze(1)).mean(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn", "implicit_gru"])
+def test_a_batch_of_sentences_costs_what_each_alone_costs(tmp_path: Path, cell: str) -> None:
+    """The loss, and the gradient of every weight."""
+    task = make(tmp_path, by="sentences", cell=cell)
+    task.model.double()
+    weights = list(task.model.parameters())
+
+    def both(indices: list[int]) -> list[torch.Tensor]:
+        loss, count = task.loss(torch.tensor(indices))
+        assert count == int(task.corpus.parts["train"].lengths[indices].sum())
+        return [loss.detach() * count, *(g * count for g in torch.autograd.grad(loss, weights))]
+
+    together = both([4, 8, 1, 30])
+    alone = [sum(parts) for parts in zip(*(both([k]) for k in (4, 8, 1, 30)), strict=True)]
+    for a, b in zip(together, alone, strict=True):
+        assert (a - b).abs().max() / b.abs().max() < 1e-10
+
+
+def test_a_stream_carries_its_state_and_cuts_the_gradient(tmp_path: Path) -> None:
+    """The loss of pieces of time, one after another, is that of the whole; a new epoch starts from nothing."""
+    task = make(tmp_path, steps=4)
+    whole = make(tmp_path, steps=10_000)
+    assert len(whole.sampler) == 1 < len(task.sampler)
+
+    def epoch(t: Language) -> float:
+        with torch.no_grad():
+            parts = [t.loss(k) for k in t.sampler.batches(0)]
+        return sum(loss.item() * n for loss, n in parts) / len(t.corpus.parts["train"].ids)
+
+    expected = epoch(whole)
+    assert epoch(task) == pytest.approx(expected, rel=1e-6)
+    assert epoch(task) == pytest.approx(expected, rel=1e-6)
+    loss, _ = task.loss(torch.tensor([1]))
+    loss.backward()
+    assert not any(s.requires_grad for s in task.state)
+
+
+@pytest.mark.parametrize("by", ["streams", "sentences"])
+def test_the_entropy_counts_every_token_once(tmp_path: Path, monkeypatch, by: str) -> None:
+    task = make(tmp_path, by=by)
+    ids, starts = task.corpus.parts["test"].ids, task.corpus.parts["test"].starts
+    cuts = [0, len(ids)] if by == "streams" else starts.tolist()
+    total = 0.0
+    with torch.no_grad():
+        for a, b in pairwise(cuts):  # the slow way: token after token
+            state = None
+            for k in range(a, b):
+                token = task.before["test"][k].view(1, 1)
+                h, state = task.model(token, Rows(token, None, 1), state)
+                total -= task.model.softmax.logits(h).log_softmax(1)[0, ids[k]].item()
+    monkeypatch.setattr("plait.tasks.language.AT_ONCE", 16)
+    assert task.entropy("test") == pytest.approx(total / len(ids), rel=1e-5)
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+def test_it_learns_to_count(tmp_path: Path) -> None:
+    for by in ("streams", "sentences"):
+        task = make(tmp_path, by=by, lines=300, hidden=24, epochs=12, lr=0.01, clip=5.0)
+        train(task, task.settings)
+        found = task.evaluate()["test"]
+        assert found["model"]["perplexity"] < 2.5 < 6 < found["unigram"]["perplexity"]
+        assert task.generate("three four", length=2, temperature=0, top=0, seed=0).split()[:2] == ["three", "four"]
+
+
+GROUPS = ["none", "3,6,10", "greedy", "optimal:3", "pool:4"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"by": "streams", "dropout": 0.3},
+        {"by": "streams", "cell": "gru", "tied": True, "optimizer": "sgd", "lr": 1.0, "schedule": "decay"},
+        {"by": "streams", "softmax": "adaptive"},
+        *({"by": "sentences", "buckets": how, "dropout": 0.2} for how in GROUPS),
+    ],
+    ids=lambda o: " ".join(map(str, o.values())),
+)
+def test_a_run_stopped_in_mid_epoch_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch, options) -> None:
+    names = iter("abc")
+
+    def start(stop_after: int | None) -> tuple[Language, Run]:
+        task = make(tmp_path, **options)
+        run = Run.create(str(tmp_path / next(names)), "language", {}, task.files())
+        if stop_after is not None:
+            stop(task, stop_after)
+        return task, run
+
+    def stop(task: Language, after: int) -> None:
+        original, done = task.loss, iter(range(1, 10_000))
+
+        def loss(indices):
+            if next(done) == after:
+                os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, in the middle of a step
+            return original(indices)
+
+        monkeypatch.setattr(task, "loss", loss)
+
+    task, undisturbed = start(None)
+    assert not train(task, task.settings, undisturbed).interrupted
+    steps = len(task.sampler)
+    assert steps > 6
+    task, run = start(3)
+    assert train(task, task.settings, run).interrupted
+    for stop_after in (steps, None):  # once more, in the second epoch, then to the end
+        task = Language.reopen(task.settings, run.path)
+        if stop_after is not None:
+            stop(task, stop_after)
+        assert train(task, task.settings, run, resume=True).interrupted is (stop_after is not None)
+    expected, found = (r.read_tensors("state.safetensors")[0] for r in (undisturbed, run))
+    assert expected.keys() == found.keys()
+    assert any(k.startswith("carried.") for k in found) is (options["by"] == "streams")
+    for name in expected:
+        assert torch.equal(expected[name], found[name]), name
+
+
+def test_data_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    task = make(tmp_path)
+    run = Run.create(str(tmp_path / "run"), "language", {}, task.files())
+    train(task, task.settings, run)
+    run.write("vocabulary.json", (run.path / "vocabulary.json").read_bytes().replace(b'"nine"', b'"ten"'))
+    again = Language.reopen(task.settings, run.path)
+    with pytest.raises(PlaitError, match="was written with other data"):
+        train(again, again.settings, run, resume=True)
+
+
+# --- from the command line -------------------------------------------------------------------------------------------
+QUICK = ("--hidden", "6", "--epochs", "2", "--batch", "4", "--steps", "6")
+
+
+def test_train_generate_and_evaluate(plait, empty_folder: Path) -> None:
+    Path("book.txt").write_text(counting(200))
+    code, out, _ = plait("train", "language", "--data", "book.txt", *QUICK, "--json", "result.json")
+    assert code == 0
+    assert re.search(r"^book\.txt: [\d,]+ to train, [\d,]+ to validate, [\d,]+ to test; 12 different words$", out, re.M)
+    assert re.search(r"^epoch 2/2  perplexity [\d.]+  validation [\d.]+  [\d,]+ tokens/s  0 s left$", out, re.M)
+    assert max(map(len, out.splitlines())) <= 100
+    run = Path("runs/language-1")
+    files = ["config.json", "history.json", "model.safetensors", "perplexity.png", "state.safetensors"]
+    assert sorted(p.name for p in run.iterdir()) == [*files, "tokens.safetensors", "vocabulary.json"]
+    assert (run / "perplexity.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads(Path("result.json").read_text())
+    Path("book.txt").unlink()  # a run has its own copy
+    code, out, _ = plait("evaluate", str(run), "--json", "-")
+    assert json.loads(out) == result["test"]
+    assert result["test"]["test"]["model"]["perplexity"] == math.exp(result["test"]["test"]["model"]["entropy"])
+
+    write = ("generate", str(run), "--prompt", "one two", "--length", "20")
+    code, first, err = plait(*write)
+    assert code == 0
+    assert first.startswith("one two")
+    assert "<unk>" not in first
+    assert err == ""
+    assert plait(*write)[1] == first
+    assert plait(*write, "--seed", "1")[1] != first
+    _, out, err = plait("generate", str(run), "--prompt", "one xyzzy", "--temperature", "0", "--top", "3")
+    assert err == "plait: not in the vocabulary, read as <unk>: xyzzy\n"
+    assert out.startswith("one <unk>")
+    assert plait("train", "language", "--resume", str(run), "--epochs", "3")[0] == 0
+
+
+def test_characters_of_a_folder(plait, empty_folder: Path) -> None:
+    for part, lines in (("train", 80), ("valid", 9), ("test", 9)):
+        Path("corpus").mkdir(exist_ok=True)
+        Path(f"corpus/my.{part}.txt").write_text(counting(lines))
+    options = ("--level", "char", "--by", "sentences", "--buckets", "greedy", "--cell", "gru", "--tied")
+    code, out, _ = plait("train", "language", "--data", "corpus", *options, *QUICK)
+    assert code == 0
+    assert "different characters" in out
+    assert "bits per character" in out
+    _, text, _ = plait("generate", "runs/language-1", "--length", "50")
+    assert len(text) == 51  # and the end of the line that is printed
+
+
+def test_a_run_of_another_task_is_not_taken_for_this_one(plait, refused, empty_folder: Path) -> None:
+    assert plait("train", "forecast", "--epochs", "1", "--hidden", "2")[0] == 0
+    assert "is a run of task 'forecast', not 'language'" in refused("generate", "runs/forecast-1")
+    said = refused("train", "language", "--resume", "runs/forecast-1")
+    assert "is a run of task 'forecast', not 'language'" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "language needs a text: give a file, a folder or a zip with --data"),
+        (("--data", "absent.txt"), "absent.txt does not exist: expected a text file"),
+        (("--data", "empty.txt"), "empty.txt is empty: expected text in it"),
+        (("--data", "latin.txt"), "latin.txt has byte 0xe9 in line 2: expected text in UTF-8; convert it"),
+        (("--data", "word.txt"), "fewer than"),
+        (("--data", "bad.zip"), "leads out of the zip"),
+        (("--data", "root.zip"), "leads out of the zip"),
+        (("--data", "book.txt", "--by", "pages"), "by 'pages' is not known"),
+        (("--data", "book.txt", "--level", "letter"), "level 'letter' is not known"),
+        (("--data", "book.txt", "--softmax", "soft"), "softmax 'soft' is not known"),
+        (("--data", "book.txt", "--steps", "0"), "steps 0"),
+        (("--data", "book.txt", "--init", "0"), "init 0.0: must be above 0"),
+        (("--data", "book.txt", "--decay", "2"), "decay 2.0: must be above 0 and at most 1"),
+        (("--data", "book.txt", "--tied", "--embedding", "3"), "one matrix needs them equal"),
+        (("--data", "book.txt", "--tied", "--softmax", "adaptive"), "it has matrices of its own"),
+        (("--data", "book.txt", "--min-count", "1000"), "min_count 1000"),
+        (("--data", "book.txt", "--by", "sentences", "--buckets", "some"), "buckets 'some' is not known"),
+        (("--data", "book.txt", "--by", "sentences", "--buckets", "8,4,20"), "boundaries 8,4,20: expected ascending"),
+        (("--data", "book.txt", "--by", "sentences", "--buckets", "3,5"), "sequences are longer than 5"),
+        (("--data", "book.txt", "--by", "sentences", "--buckets", "pool:0"), "pool 0"),
+    ],
+)
+def test_what_cannot_be_trained_on_gets_a_sentence(refused, empty_folder: Path, options, sentence: str) -> None:
+    import zipfile
+
+    Path("book.txt").write_text(counting(60))
+    Path("empty.txt").write_text("")
+    Path("word.txt").write_text("word\n")
+    Path("latin.txt").write_bytes("plain\ncaf\xe9\n".encode("latin1"))
+    for name, member in (("bad.zip", "../train.txt"), ("root.zip", "/train.txt")):
+        with zipfile.ZipFile(name, "w") as file:
+            file.writestr(member, counting(60))
+    assert sentence in refused("train", "language", *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--length", "0"), "length 0"),
+        (("--top", "-1"), "top -1"),
+        (("--temperature", "-1"), "temperature -1.0: must be at least 0"),
+        (("--temperature", "nan"), "temperature nan"),
+    ],
+)
+def test_what_cannot_be_generated_gets_a_sentence(plait, refused, empty_folder: Path, options, sentence: str) -> None:
+    Path("book.txt").write_text(counting(60))
+    assert plait("train", "language", "--data", "book.txt", *QUICK)[0] == 0
+    assert sentence in refused("generate", "runs/language-1", *options)
+
+
+# --- the real thing --------------------------------------------------------------------------------------------------
+ZAREMBA = {
+    "hidden": 200,
+    "layers": 2,
+    "batch": "20",
+    "steps": 20,
+    "optimizer": "sgd",
+    "lr": 20.0,  # for the mean over 20 steps; 1 for their sum, as published
+    "clip": 0.25,  # likewise: 5
+    "schedule": "decay",
+    "init": 0.1,
+    "patience": 0,
+}
+
+
+@pytest.mark.slow
+def test_an_epoch_of_penn_treebank() -> None:
+    """The published small settings: perplexity 177 or so after one epoch, 114.5 on the test after thirteen."""
+    settings = LanguageSettings(data=str(data_file("ptb.zip")), epochs=1, **ZAREMBA)
+    task = Language(settings, Corpus.read(settings))
+    assert len(task.vocabulary) == 10_000
+    outcome = train(task, settings)
+    assert outcome.progress.history[0]["validation"] < math.log(210)
