@@ -70,7 +70,7 @@ class Recurrent(nn.RNNBase):
         live = Live.of(check_lengths(lengths, T, B))
         rows = live.places(T, self.batch_first).to(input.device)
         y, state = self.forward(live.packed(input.flatten(0, 1).index_select(0, rows)), hx)
-        padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy(0, rows, y.data)
+        padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)
         return padded.unflatten(0, input.shape[:2]), state
 
     def _plait_engine(self, engine: str, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .errors import PlaitError
+
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,9 @@ class Live:
     sequence: Tensor  # (N,): and its sequence
 
     @classmethod
-    def of(cls, lengths: Tensor) -> "Live":  # (B,)
-        given = lengths.numpy()
-        order = np.argsort(-given, kind="stable")
-        alive = np.arange(given[order[0]])[:, None] < given[order]  # (T, B)
+    def of(cls, lengths: Whole) -> "Live":  # (B,)
+        order = np.argsort(-lengths, kind="stable")
+        alive = np.arange(lengths[order[0]])[:, None] < lengths[order]  # (T, B)
         step, place = alive.nonzero()
         return cls(*map(torch.from_numpy, (order, alive.sum(1), step, order[place])))
 
@@ -41,8 +43,8 @@ class Live:
         return PackedSequence(rows, self.batch_sizes, order, order.argsort())
 
 
-def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
-    """The lengths as an int64 tensor on the CPU, or the sentence that says which one is wrong."""
+def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Whole:
+    """The lengths, or the sentence that says which one is wrong."""
     lengths = given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
     if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
         raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
@@ -50,8 +52,8 @@ def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Tensor:
         raise PlaitError(
             f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
         )
-    lengths = lengths.to("cpu", torch.int64)
-    for b, length in enumerate(lengths.tolist()):
-        if not 1 <= length <= T:
-            raise PlaitError(f"length {length} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
-    return lengths
+    found: Whole = lengths.numpy(force=True).astype(np.int64)
+    if B and not (found.min() >= 1 and found.max() <= T):
+        b = int(((found < 1) | (found > T)).argmax())
+        raise PlaitError(f"length {found[b]} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
+    return found

@@ -46,7 +46,7 @@ class Streams:
         starts, left = self.starts[:alive] + begin, left[:alive]
         if left[0] == left[-1]:
             return Rows(starts + torch.arange(int(left[0])).unsqueeze(1), None, alive)
-        live = Live.of(left)
+        live = Live.of(left.numpy())
         return Rows(starts[live.sequence] + live.step, live, alive)
 
 
@@ -59,5 +59,5 @@ def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
 
 def sentences(starts: Tensor, indices: Tensor) -> Rows:
     """These sentences, of those that begin at `starts` and end where the next one begins."""
-    live = Live.of(starts[indices + 1] - starts[indices])
+    live = Live.of((starts[indices + 1] - starts[indices]).numpy())
     return Rows(starts[indices][live.sequence] + live.step, live, len(indices))
