@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 from .errors import PlaitError
 
 if TYPE_CHECKING:
-    from . import cells, engines
+    from . import cells, data, engines
     from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, restore
 
 __version__ = "0.1.0"
 
-__all__ = ["GRU", "LSTM", "RNN", "ImplicitGRU", "PlaitError", "accelerate", "cells", "engines", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "ImplicitGRU", "PlaitError", "accelerate", "cells", "data", "engines", "restore"]
 
 
 def __getattr__(name: str) -> Any:
     """Everything else is imported when it is first asked for: torch takes seconds, `plait --help` should not."""
-    if name in ("cells", "engines"):
+    if name in ("cells", "data", "engines"):
         return import_module(f".{name}", __name__)
     if name in __all__:
         value = globals()[name] = getattr(import_module(".layers", __name__), name)

@@ -94,14 +94,10 @@ def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Sche
     lengths = corpus.parts["train"].lengths
     longest = int(lengths.max())
     some = tuple(n for n in STATIC if n < longest)
-    found = {"none": buckets.none(lengths), "static": (*some, longest), "greedy": buckets.greedy(lengths, batch)}
-    found |= {f"optimal:{K}": buckets.optimal(lengths, K) for K in BEST}
-    made = {
-        f"{name}, {len(b)} buckets" if len(b) > 1 else name: Scheme(
-            corpus, Sampler(lengths, batch, seed, boundaries=b), True, count
-        )
-        for name, b in found.items()
-    }
+    found = [("static", (*some, longest)), ("greedy", buckets.greedy(lengths, batch))]
+    found += [("optimal", buckets.optimal(lengths, K)) for K in BEST]
+    named = {"none": buckets.none(lengths)} | {f"{name}, {len(b)} buckets": b for name, b in found}
+    made = {name: Scheme(corpus, Sampler(lengths, batch, seed, boundaries=b), True, count) for name, b in named.items()}
     made["ragged, random"] = Scheme(corpus, Sampler(lengths, batch, seed), False, count)
     made[f"ragged, pool:{POOL}"] = Scheme(corpus, Sampler(lengths, batch, seed, pool=POOL), False, count)
     return made

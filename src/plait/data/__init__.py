@@ -1,1 +1,6 @@
 """Sequences -> batches."""
+
+from . import buckets
+from .sampler import Sampler
+
+__all__ = ["Sampler", "buckets"]
