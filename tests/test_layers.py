@@ -4,16 +4,19 @@ import copy
 import gc
 import io
 import pickle
+import zipfile
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
 from plait import PlaitError
 from plait.check import deviation, outputs_and_gradients, relative
+from plait.layers import states_of
+from reference import data_file
 
 ENGINES = ("torch", "fused", "torch:steps", "numpy", "python")
 PAIRS = [(nn.RNN, plait.RNN), (nn.LSTM, plait.LSTM), (nn.GRU, plait.GRU)]
@@ -100,6 +103,49 @@ def test_lengths_are_each_sequence_alone(engine: str) -> None:
         torch.testing.assert_close(y[:n, b], alone[:, 0], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close((h[:, b], c[:, b]), (h1[:, 0], c1[:, 0]), rtol=1e-5, atol=1e-6)
         assert not y[n:, b].any()
+
+
+@pytest.mark.parametrize("cell", [plait.LSTM, plait.GRU, plait.RNN, plait.ImplicitGRU])
+def test_sentences_of_penn_treebank_are_each_alone(cell) -> None:
+    """As they come, in a layer of 200, both directions: outputs, last states, and the gradients' sums."""
+    with zipfile.ZipFile(data_file("ptb.zip")) as file:
+        lines = file.read("ptb.test.txt").decode().splitlines()[:32]
+    lengths = [len(line.split()) + 1 for line in lines]
+    layer, x = cell(200, 200, bidirectional=True), torch.randn(max(lengths), len(lengths), 200, requires_grad=True)
+    d_y = torch.randn(max(lengths), len(lengths), 400)
+    y, h = layer(x, lengths=lengths)
+    together = torch.autograd.grad(y, [x, *layer.parameters()], d_y)
+    sums = [torch.zeros_like(g) for g in together]
+    for b, n in enumerate(lengths):
+        one = x[:n, b : b + 1].detach().requires_grad_()
+        y1, h1 = layer(one)
+        pairs = [(y[:n, b], y1[:, 0])]
+        pairs += [(f[:, b], e[:, 0]) for f, e in zip(states_of(h), states_of(h1), strict=True)]
+        for found, expected in pairs:
+            assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+        d_one, *d_weights = torch.autograd.grad(y1, [one, *layer.parameters()], d_y[:n, b : b + 1])
+        sums[0][:n, b] = d_one[:, 0]
+        for total, d in zip(sums[1:], d_weights, strict=True):
+            total += d
+    for found, expected in zip(together, sums, strict=True):
+        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_lengths_within_torch_func_and_twice_differentiated() -> None:
+    layer = plait.LSTM(3, 5, dtype=torch.float64)
+    x = torch.randn(6, 4, 3, dtype=torch.float64, requires_grad=True)
+
+    def loss(x: Tensor) -> Tensor:
+        return layer(x, lengths=torch.tensor([3, 6, 1, 4]))[0].square().sum()
+
+    torch.testing.assert_close(torch.func.grad(loss)(x), torch.autograd.grad(loss(x), x)[0])
+    assert torch.autograd.gradgradcheck(loss, (x,))
+
+
+def test_no_sequences_have_no_lengths() -> None:
+    y, h = plait.GRU(3, 5)(torch.randn(6, 0, 3), lengths=torch.zeros(0, dtype=torch.int64))
+    assert y.shape == (6, 0, 5)
+    assert h.shape == (1, 0, 5)
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,10 @@ from hypothesis import strategies as st
 from plait import PlaitError
 from plait.data import text
 from plait.data.text import EOS, PARTS, UNK, Vocabulary
+from reference import data_file
 
 LINES = "".join(f"line {k} of a text\n" for k in range(100))
 CHARACTERS = st.text(st.characters(exclude_characters="\r"), max_size=80)
-
-
-def data_file(name: str) -> Path:
-    folders = [os.environ.get("PLAIT_DATA"), Path(__file__).parents[2] / "shared" / "data"]
-    for folder in folders:
-        if folder and (Path(folder) / name).is_file():
-            return Path(folder) / name
-    pytest.skip(f"{name} is not here: set PLAIT_DATA to the folder that has it")
 
 
 def write(folder: Path, **files: str | bytes) -> str:

@@ -52,7 +52,7 @@ def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Whole:
         raise PlaitError(
             f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
         )
-    found: Whole = lengths.numpy(force=True).astype(np.int64)
+    found: Whole = np.array(lengths.tolist(), np.int64)  # by way of a list: .numpy() does not work within torch.func
     if B and not (found.min() >= 1 and found.max() <= T):
         b = int(((found < 1) | (found > T)).argmax())
         raise PlaitError(f"length {found[b]} of sequence {b}: expected 1 to {T}, the number of steps in the input.")
