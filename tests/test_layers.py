@@ -105,9 +105,14 @@ def test_lengths_are_each_sequence_alone(engine: str) -> None:
         assert not y[n:, b].any()
 
 
-@pytest.mark.parametrize("cell", [plait.LSTM, plait.GRU, plait.RNN, plait.ImplicitGRU])
-def test_sentences_of_penn_treebank_are_each_alone(cell) -> None:
-    """As they come, in a layer of 200, both directions: outputs, last states, and the gradients' sums."""
+@pytest.mark.parametrize(
+    ("cell", "tolerance"), [(plait.LSTM, 1e-6), (plait.GRU, 1e-6), (plait.ImplicitGRU, 1e-6), (plait.RNN, 2e-6)]
+)
+def test_sentences_of_penn_treebank_are_each_alone(cell, tolerance: float) -> None:
+    """As they come, in a layer of 200, both directions: outputs, last states, and the gradients' sums.
+
+    (The plain RNN forgets nothing of a rounding: in float32 either way is 1.1e-6 from float64.)
+    """
     with zipfile.ZipFile(data_file("ptb.zip")) as file:
         lines = file.read("ptb.test.txt").decode().splitlines()[:32]
     lengths = [len(line.split()) + 1 for line in lines]
@@ -122,7 +127,7 @@ def test_sentences_of_penn_treebank_are_each_alone(cell) -> None:
         pairs = [(y[:n, b], y1[:, 0])]
         pairs += [(f[:, b], e[:, 0]) for f, e in zip(states_of(h), states_of(h1), strict=True)]
         for found, expected in pairs:
-            assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+            assert (found - expected).abs().max() <= tolerance * expected.abs().max()
         d_one, *d_weights = torch.autograd.grad(y1, [one, *layer.parameters()], d_y[:n, b : b + 1])
         sums[0][:n, b] = d_one[:, 0]
         for total, d in zip(sums[1:], d_weights, strict=True):
