@@ -286,7 +286,7 @@ def test_bad_runs(plait, refused, empty_folder: Path) -> None:
     assert "3 values are too few to forecast from: season + window need 24" in refused(
         "forecast", "run", "--data", "few.csv"
     )
-    assert "cannot be written" in refused("forecast", "run", "--picture", "no/such/folder.png")
+    assert "in a folder that exists" in refused("forecast", "run", "--picture", "no/such/folder.png")
     assert "--picture /: expected the name of a PNG file" in refused("forecast", "run", "--picture", "/")
     assert "expected the name of a PNG file" in refused("forecast", "run", "--picture", "x.jpg")
     sentence = refused("train", "forecast", "--resume", "run", "--threads", "77")

@@ -10,14 +10,18 @@ import pytest
 from plait import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/start.md", "docs/equations.md", "CHANGELOG.md"]
+PAGES = [
+    "README.md",
+    "CHANGELOG.md",
+    *(f"docs/{page}.md" for page in ("start", "equations", "kernels", "ragged", "language")),
+]
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/ragged.md"])
 def test_python_examples_run(page: str, empty_folder: Path) -> None:
     found = blocks(page, "python")
     assert found
@@ -25,9 +29,10 @@ def test_python_examples_run(page: str, empty_folder: Path) -> None:
         exec(compile(text, page, "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/language.md"])
 def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the page, in one folder, on a sales.csv as the page describes it; training is cut short."""
+    """In the order of the page, in one folder, on files as the page describes them; training is cut short."""
+    Path("book.txt").write_text("the cat sat on the mat\nthe dog sat on the cat\n" * 30)
     rows = [f"2024-{m:02d}-{d:02d},{50 + 9 * (d % 7) + d}" for m in range(1, 5) for d in range(1, 29)]
     Path("sales.csv").write_text("day,sales\n" + "\n".join(rows) + "\n")
     ran = 0
@@ -35,8 +40,8 @@ def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyP
         args = shlex.split(line, comments=True)
         if args[:1] != ["plait"] or args[1:2] == ["check"]:  # test_check.py runs the ladder
             continue
-        if args[1:3] == ["train", "forecast"] and "--resume" not in args:
-            args += ["--epochs", "1"]
+        if args[1:2] == ["train"] and "--resume" not in args:
+            args += ["--epochs", "1", "--hidden", "8"]
         if page == "docs/start.md" and not Path("runs").exists():
             monkeypatch.setattr(sys, "argv", ["plait", "train", "forecast", "--epochs", "1"])
             with pytest.raises(SystemExit):

@@ -4,7 +4,11 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +28,7 @@ from plait.training.loop import train
 from plait.training.run import Run
 from reference import data_file
 
+PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
@@ -34,7 +39,9 @@ def counting(lines: int) -> str:
 
 def make(folder: Path, *, lines: int = 120, **options) -> Language:
     (folder / "text.txt").write_text(counting(lines))
-    small = {"hidden": 7, "layers": 2, "batch": "4", "steps": 5, "epochs": 2, "save_every": 1e9, "init": 0.3}
+    small = {"hidden": 7, "layers": 2, "batch": "4", "epochs": 2, "save_every": 1e9, "init": 0.3}
+    if options.get("by", "streams") == "streams":
+        small["steps"] = 5
     settings = LanguageSettings(data=str(folder / "text.txt"), **(small | options))
     return Language.read(settings)
 
@@ -42,6 +49,10 @@ def make(folder: Path, *, lines: int = 120, **options) -> Language:
 # --- batches ---------------------------------------------------------------------------------------------------------
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
 def test_streams_read_every_token_once_and_in_order(tokens: int, B: int, steps: int) -> None:
+    if B > 1 and tokens < 2 * B:
+        with pytest.raises(PlaitError, match=f"{tokens} tokens for {B} streams"):
+            Streams(tokens, B, steps)
+        return
     streams = Streams(tokens, B, steps)
     seen: dict[int, list[int]] = {}
     for k in streams.batches(0):
@@ -99,9 +110,11 @@ def test_the_softmax_is_cross_entropy_of_the_logits(monkeypatch, held: int, tied
         torch.testing.assert_close(3 * layer(h, target), expected, rtol=1e-12, atol=0)
 
 
-def test_the_adaptive_softmax_is_a_distribution() -> None:
-    layer = AdaptiveSoftmax(6, 2500)
-    h, target = torch.randn(40, 6), torch.randint(2500, (40,))
+@pytest.mark.parametrize(("H", "V"), [(6, 2500), (1, 3), (8, 11_000), (32, 60_000)])
+def test_the_adaptive_softmax_is_a_distribution(H: int, V: int) -> None:
+    layer = AdaptiveSoftmax(H, V)
+    assert all(p.numel() for p in layer.parameters())
+    h, target = torch.randn(40, H), torch.randint(V, (40,))
     log_p = layer.logits(h)
     torch.testing.assert_close(log_p.exp().sum(1), torch.ones(40), rtol=1e-4, atol=0)
     torch.testing.assert_close(layer(h, target), -log_p.gather(1, target.unsqueeze(1)).mean(), rtol=1e-5, atol=0)
@@ -168,7 +181,9 @@ def test_it_learns_to_count(tmp_path: Path) -> None:
         train(task, task.settings)
         found = task.evaluate()["test"]
         assert found["model"]["perplexity"] < 2.5 < 6 < found["unigram"]["perplexity"]
-        assert task.generate("three four", length=2, temperature=0, top=0, seed=0).split()[:2] == ["three", "four"]
+        written = task.generate("three four", length=2, temperature=0, top=0, seed=0)
+        assert re.fullmatch(r"three four( five( six)?)?\n?.*", written)
+        assert written != "three four"
 
 
 GROUPS = ["none", "3,6,10", "greedy", "optimal:3", "pool:4"]
@@ -233,7 +248,7 @@ def test_data_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 # --- from the command line -------------------------------------------------------------------------------------------
-QUICK = ("--hidden", "6", "--epochs", "2", "--batch", "4", "--steps", "6")
+QUICK = ("--hidden", "6", "--epochs", "2", "--batch", "4")
 
 
 def test_train_generate_and_evaluate(plait, empty_folder: Path) -> None:
@@ -242,7 +257,7 @@ def test_train_generate_and_evaluate(plait, empty_folder: Path) -> None:
     assert code == 0
     assert re.search(r"^book\.txt: [\d,]+ to train, [\d,]+ to validate, [\d,]+ to test; 12 different words$", out, re.M)
     assert re.search(r"^epoch 2/2  perplexity [\d.]+  validation [\d.]+  [\d,]+ tokens/s  0 s left$", out, re.M)
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 80
     run = Path("runs/language-1")
     files = ["config.json", "history.json", "model.safetensors", "perplexity.png", "state.safetensors"]
     assert sorted(p.name for p in run.iterdir()) == [*files, "tokens.safetensors", "vocabulary.json"]
@@ -265,6 +280,26 @@ def test_train_generate_and_evaluate(plait, empty_folder: Path) -> None:
     assert err == "plait: not in the vocabulary, read as <unk>: xyzzy\n"
     assert out.startswith("one <unk>")
     assert plait("train", "language", "--resume", str(run), "--epochs", "3")[0] == 0
+    said = plait("train", "language", "--resume", str(run), "--data", "other.txt")[2]
+    assert "--data other.txt: the run has book.txt, and --resume goes on with what" in said
+
+
+def test_a_prompt_is_read_to_its_end(tmp_path: Path) -> None:
+    """A line that is not ended goes on; an ended one is followed by another, which knows nothing of it if sentences are
+    trained on one by one.
+    """
+
+    def follows(task: Language, prompt: str) -> str:
+        return task.generate(prompt, length=8, temperature=0, top=0, seed=0).removeprefix(prompt.strip(" "))
+
+    for level in ("word", "char"):
+        task = make(tmp_path, by="sentences", level=level, hidden=30, init=1.0)
+        anew = follows(task, "")
+        assert follows(task, "one two\n") == follows(task, "five\n") == anew
+        assert follows(task, "three\none two") == follows(task, "one two") != anew
+        states = make(tmp_path, level=level, hidden=30, init=1.0)
+        assert len({follows(states, prompt) for prompt in ("", "one two\n", "five\n")}) == 3
+    assert follows(task, "one\n") != follows(task, "one")
 
 
 def test_characters_of_a_folder(plait, empty_folder: Path) -> None:
@@ -278,6 +313,49 @@ def test_characters_of_a_folder(plait, empty_folder: Path) -> None:
     assert "bits per character" in out
     _, text, _ = plait("generate", "runs/language-1", "--length", "50")
     assert len(text) == 51  # and the end of the line that is printed
+
+
+def test_text_is_printed_as_it_is(plait, empty_folder: Path) -> None:
+    """What looks like an emoji, markup or a variable of the shell is text."""
+    Path("odd.txt").write_text(":smile: [bold]x[/] $HOME 'q\n" * 40)
+    code, out, _ = plait("train", "language", "--data", "odd.txt", *QUICK, "--out", "a run")
+    assert code == 0
+    command = re.search(r"^generate  plait (.*)$", out, re.M)[1]
+    assert shlex.split(command) == ["generate", "a run", "--prompt", ":smile: [bold]x[/]"]
+    said = plait(*shlex.split(command), "--json", "x.json")[1]
+    assert said == json.loads(Path("x.json").read_text())["text"] + "\n"
+    assert said.startswith(":smile: [bold]x[/]")
+
+
+def test_a_run_stopped_from_outside_goes_on(empty_folder: Path) -> None:
+    """A real process, a real signal in the middle of an epoch, and the command that it prints: the same weights."""
+    Path("book.txt").write_text(counting(900))
+    start = [*PLAIT, "train", "language", "--data", "book.txt", "--hidden", "24", "--epochs", "3", "--batch", "4"]
+    start += ["--by", "sentences", "--buckets", "greedy", "--threads", "1", "--save-every", "0.05"]
+    subprocess.run([*start, "--out", "whole"], check=True, capture_output=True)
+    process = subprocess.Popen([*start, "--out", "parts"], stdout=subprocess.PIPE, text=True)
+    while not Path("parts/state.safetensors").is_file():
+        time.sleep(0.01)
+        assert process.poll() is None
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    command = re.search(r"^go on +(plait .*)$", out, re.M)[1]
+    subprocess.run([*PLAIT, *shlex.split(command)[1:]], check=True, capture_output=True)
+    expected, found = (Run(Path(name)).read_tensors("state.safetensors")[0] for name in ("whole", "parts"))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_run_from_before_there_were_other_settings(tmp_path: Path) -> None:
+    task = make(tmp_path)
+    run = Run.create(str(tmp_path / "run"), "language", {}, task.files())
+    train(task, task.settings, run)
+    tensors, meta = run.read_tensors("state.safetensors")
+    del meta["belongs_to"]["decay"], meta["belongs_to"]["tied"]
+    run.write_tensors("state.safetensors", tensors, meta)
+    again = Language.reopen(task.settings, run.path)
+    assert not train(again, again.settings, run, resume=True).interrupted
 
 
 def test_a_run_of_another_task_is_not_taken_for_this_one(plait, refused, empty_folder: Path) -> None:
@@ -303,6 +381,13 @@ def test_a_run_of_another_task_is_not_taken_for_this_one(plait, refused, empty_f
         (("--data", "book.txt", "--steps", "0"), "steps 0"),
         (("--data", "book.txt", "--init", "0"), "init 0.0: must be above 0"),
         (("--data", "book.txt", "--decay", "2"), "decay 2.0: must be above 0 and at most 1"),
+        (("--data", "book.txt", "--decay", "0.7"), "decay 0.7 goes with schedule decay"),
+        (("--data", "book.txt", "--decay-after", "0"), "decay_after 0"),
+        (("--data", "book.txt", "--batch", "full"), "batch 'full' is for sentences"),
+        (("--data", "book.txt", "--batch", "999"), "tokens for 999 streams"),
+        (("--data", "book.txt", "--buckets", "greedy"), "buckets greedy goes with --by sentences"),
+        (("--data", "book.txt", "--by", "sentences", "--steps", "9"), "steps 9 goes with --by streams"),
+        (("--data", "ends"), "has no word in its valid part"),
         (("--data", "book.txt", "--tied", "--embedding", "3"), "one matrix needs them equal"),
         (("--data", "book.txt", "--tied", "--softmax", "adaptive"), "it has matrices of its own"),
         (("--data", "book.txt", "--min-count", "1000"), "min_count 1000"),
@@ -318,6 +403,9 @@ def test_what_cannot_be_trained_on_gets_a_sentence(refused, empty_folder: Path, 
     Path("book.txt").write_text(counting(60))
     Path("empty.txt").write_text("")
     Path("word.txt").write_text("word\n")
+    Path("ends").mkdir()
+    for part, content in (("train", counting(60)), ("valid", "<eos>\n"), ("test", counting(9))):
+        Path(f"ends/{part}.txt").write_text(content)
     Path("latin.txt").write_bytes("plain\ncaf\xe9\n".encode("latin1"))
     for name, member in (("bad.zip", "../train.txt"), ("root.zip", "/train.txt")):
         with zipfile.ZipFile(name, "w") as file:
@@ -332,12 +420,21 @@ def test_what_cannot_be_trained_on_gets_a_sentence(refused, empty_folder: Path, 
         (("--top", "-1"), "top -1"),
         (("--temperature", "-1"), "temperature -1.0: must be at least 0"),
         (("--temperature", "nan"), "temperature nan"),
+        (("--seed", str(2**63)), f"seed {2**63}: must be at least 0 and below"),
     ],
 )
 def test_what_cannot_be_generated_gets_a_sentence(plait, refused, empty_folder: Path, options, sentence: str) -> None:
     Path("book.txt").write_text(counting(60))
     assert plait("train", "language", "--data", "book.txt", *QUICK)[0] == 0
     assert sentence in refused("generate", "runs/language-1", *options)
+
+
+def test_an_entropy_that_is_no_number_gets_a_sentence(tmp_path: Path, monkeypatch) -> None:
+    task = make(tmp_path)
+    nn.init.constant_(task.model.softmax.bias, math.nan)
+    with pytest.raises(PlaitError, match="the entropy of the validation part is nan: train again with a lower --lr"):
+        task.evaluate()
+    assert task.shown(1e9) == f"perplexity {math.exp(700):.5g}"
 
 
 # --- the real thing --------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import plait
 from plait import PlaitError
 from plait.check import deviation, outputs_and_gradients, relative
+from plait.engines import fused
+from plait.kernels.layer import Layer
 from plait.layers import states_of
 from reference import data_file
 
@@ -148,9 +150,21 @@ def test_lengths_within_torch_func_and_twice_differentiated() -> None:
 
 
 def test_no_sequences_have_no_lengths() -> None:
-    y, h = plait.GRU(3, 5)(torch.randn(6, 0, 3), lengths=torch.zeros(0, dtype=torch.int64))
-    assert y.shape == (6, 0, 5)
-    assert h.shape == (1, 0, 5)
+    for lengths in ([], torch.zeros(0, dtype=torch.int64)):
+        y, h = plait.GRU(3, 5)(torch.randn(6, 0, 3), lengths=lengths)
+        assert y.shape == (6, 0, 5)
+        assert h.shape == (1, 0, 5)
+    with pytest.raises(PlaitError, match="lengths of an input that has no steps"):
+        plait.GRU(3, 5)(torch.randn(0, 2, 3), lengths=[1, 1])
+
+
+def test_layers_of_a_stack_share_what_a_ragged_batch_needs(monkeypatch) -> None:
+    """The second to the last are alike: one program forward and one back, as for the first."""
+    made = []
+    monkeypatch.setattr(fused, "Layer", lambda *args: made.append(args) or Layer(*args))
+    layer, x = plait.LSTM(3, 5, 6, engine="fused"), torch.randn(4, 3, 3, requires_grad=True)
+    layer(x, lengths=[4, 1, 2])[0].sum().backward()
+    assert len(made) == 4
 
 
 @pytest.mark.parametrize(
@@ -163,6 +177,10 @@ def test_no_sequences_have_no_lengths() -> None:
         (torch.tensor([[3, 3]]), r"lengths of shape \(1, 2\)"),
         ([3.0, 2.0], "lengths of type torch.float32: expected whole numbers"),
         (torch.tensor([True, True]), "lengths of type torch.bool"),
+        (["a", "b"], r"lengths \['a', 'b'\]: expected whole numbers"),
+        ([1, None], r"lengths \[1, None\]: expected whole numbers"),
+        ([2**70, 1], r"lengths \[\d+, 1\]: expected whole numbers"),
+        ([], r"lengths of shape \(0,\): expected \(2,\)"),
     ],
 )
 def test_wrong_lengths_get_a_sentence(lengths, sentence: str) -> None:

@@ -24,6 +24,8 @@ from plait.training.task import Task
 class Recall(Task):
     """A small task with dropout, so that the random state matters: which number came first?"""
 
+    digest = "recall"
+
     def __init__(self, settings: TrainSettings, stop_after: int | None = None) -> None:
         torch.manual_seed(settings.seed)
         self.model = nn.ModuleDict(
@@ -31,7 +33,7 @@ class Recall(Task):
         )
         self.x = torch.randn(20, 6, 1, generator=torch.Generator().manual_seed(9))
         self.sampler = Sampler(20, settings.batch_size(20), settings.seed)
-        self.digest, self.steps, self.stop_after = "recall", 0, stop_after
+        self.steps, self.stop_after = 0, stop_after
         self.seen: list[list[int]] = []
 
     def loss(self, indices):

@@ -132,7 +132,7 @@ def generate(
     run: Run,
     prompt: Annotated[str, typer.Option(help="How the text begins.")] = "",
     length: Annotated[int, typer.Option(help="How many words, or characters, to write.")] = 100,
-    temperature: Annotated[float, typer.Option(help="Below 1 bolder, above 1 wilder; 0 takes the likeliest.")] = 0.8,
+    temperature: Annotated[float, typer.Option(help="Below 1 safer, above 1 wilder; 0 takes the likeliest.")] = 0.8,
     top: Annotated[int, typer.Option(help="Draw from so many of the likeliest only; 0 from all.")] = 0,
     seed: Seed = 0,
     threads: Threads = None,
@@ -341,6 +341,6 @@ def bench_language(
     """How many tokens a second does a language model train on, beside a script with torch's layers?"""
     from . import commands
 
-    options = {"data": data, "cell": cell, "hidden": hidden, "layers_": layers, "batch": batch, "steps": steps}
+    options = {"data": data, "cell": cell, "hidden": hidden, "layers": layers, "batch": batch, "steps": steps}
     options |= {"softmax": softmax, "count": count}
     commands.bench("language", commands.Output(json), threads, **options, repeats=repeats, seed=seed)

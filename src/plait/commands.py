@@ -20,7 +20,7 @@ from .errors import PlaitError, at_least
 from .tasks.base import NamedTask, Table
 from .tasks.forecast import Forecast
 from .tasks.language import Language
-from .tasks.pictures import forecast_picture
+from .tasks.pictures import check_picture, forecast_picture
 from .training.loop import Outcome, train
 from .training.progress import reporter
 from .training.run import Run, load_weights, write_whole
@@ -40,7 +40,7 @@ class Output:
 
     def __init__(self, json_file: str | None) -> None:
         self.json_file = json_file
-        self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, soft_wrap=True)
+        self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, emoji=False, soft_wrap=True)
         if (
             json_file
             and json_file != "-"
@@ -50,6 +50,11 @@ class Output:
 
     def line(self, text: str = "") -> None:
         self.console.print(text)
+
+    def text(self, text: str) -> None:
+        """As it is, to the last character."""
+        if not self.console.quiet:
+            print(text)
 
     def table(self, header: list[str], rows: list[list[str]]) -> None:
         """Columns as wide as they need to be: the first to the left, the others, which are numbers, to the right."""
@@ -139,9 +144,10 @@ def describe(run: Run, task: NamedTask, output: Output) -> None:
     engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
     chosen = f"{engine} (auto)" if s.engine == "auto" else engine
     *data, model = task.about()
-    for line in data:
+    threads = torch.get_num_threads()
+    for line in [*data, f"{model}, {parameters:,} parameters"]:
         output.line(line)
-    output.line(f"{model}, {parameters:,} parameters; engine {chosen}, {torch.get_num_threads()} threads")
+    output.line(f"engine {chosen}, {threads} thread{'s' if threads > 1 else ''}")
     output.line(f"run {run.path}")
 
 
@@ -196,9 +202,7 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
 def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
     set_threads(threads)
     at_least("steps", steps, 1)
-    if picture and (Path(picture).is_dir() or Path(picture).suffix.lower() != ".png"):
-        raise PlaitError(f"--picture {picture}: expected the name of a PNG file, such as future.png.")
-    target = Path(picture) if picture else Path(path) / "future.png"
+    target = check_picture(picture) if picture else Path(path) / "future.png"
     _, task = trained(path, Forecast)
     source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
     if task.scale.log and not (source.values > 0).all():
@@ -221,7 +225,7 @@ def generate(path: str, prompt: str, output: Output, threads: int | None, seed: 
     if unknown:
         print(f"plait: not in the vocabulary, read as {UNK}: {' '.join(unknown)}", file=sys.stderr)
     text = task.generate(prompt, seed=seed, **options)
-    output.line(text)
+    output.text(text)
     output.result({"prompt": prompt, "text": text})
 
 

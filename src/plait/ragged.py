@@ -45,13 +45,18 @@ class Live:
 
 def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Whole:
     """The lengths, or the sentence that says which one is wrong."""
-    lengths = given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
-    if lengths.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+    try:
+        lengths = given if isinstance(given, Tensor) else torch.as_tensor(given or np.zeros(0, np.int64), device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise PlaitError(f"lengths {given!r}: expected whole numbers, one for each sequence of the batch.") from None
+    if lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
         raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
     if lengths.shape != (B,):
         raise PlaitError(
             f"lengths of shape {tuple(lengths.shape)}: expected ({B},), one for each sequence of the batch."
         )
+    if T == 0:
+        raise PlaitError("lengths of an input that has no steps: leave them out.")
     found: Whole = np.array(lengths.tolist(), np.int64)  # by way of a list: .numpy() does not work within torch.func
     if B and not (found.min() >= 1 and found.max() <= T):
         b = int(((found < 1) | (found > T)).argmax())

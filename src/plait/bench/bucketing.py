@@ -4,19 +4,19 @@ Every scheme trains the same network on batches of its own epoch. A few batches 
 the epoch's batches in the order of their size, and counted by the slots that they have.
 """
 
-import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..data import buckets
-from ..data.batches import Rows, sentences
+from ..data.batches import Rows, before
+from ..data.batches import sentences as rows_of
 from ..data.sampler import Sampler
 from ..errors import PlaitError, at_least
 from ..tasks.language import Corpus, LanguageModel
+from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
 from ..training.run import write_whole
 from .report import Report, interleaved, ratio, timing, tracked
@@ -24,8 +24,8 @@ from .report import Report, interleaved, ratio, timing, tracked
 STATIC = (8, 16, 24, 32, 60)  # and the longest
 BEST = (5, 10, 16)
 POOL = 50
-SPREAD = ("speed-up", "low", "high")
-COLUMNS = ("layers", "batches", "padding %", "s/epoch", "tokens/s", *SPREAD, "of ideal %")
+SPREAD = ("faster", "low", "high")
+COLUMNS = ("layers", "batches", "padding %", "s/epoch", "tokens/s", *SPREAD, "ideal %")
 
 
 class Scheme:
@@ -33,11 +33,11 @@ class Scheme:
 
     def __init__(self, corpus: Corpus, sampler: Sampler, padded: bool, count: int) -> None:
         self.corpus, self.sampler, self.padded = corpus.parts["train"], sampler, padded
-        before = torch.cat([self.corpus.ids[-1:], self.corpus.ids[:-1]])  # the last token is an end
-        self.before, self.lengths = before, self.corpus.lengths
+        self.before, self.lengths = before(self.corpus.ids, int(self.corpus.ids[-1])), self.corpus.lengths
         every = sorted((self.slots(indices), k, indices) for k, indices in enumerate(sampler.batches(0)))
         self.epoch_slots = sum(slots for slots, _, _ in every)
-        chosen = [every[(2 * k + 1) * len(every) // (2 * count)] for k in range(min(count, len(every)))]
+        count = min(count, len(every))
+        chosen = [every[(2 * k + 1) * len(every) // (2 * count)] for k in range(count)]
         self.chosen_slots = sum(slots for slots, _, _ in chosen)
         self.tokens = int(sum(self.lengths[indices].sum() for _, _, indices in chosen))
         self.batches = [self.batch(indices) for _, _, indices in chosen]
@@ -53,7 +53,7 @@ class Scheme:
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Rows]:
         """Tokens, targets and how they lie; the target of padding is -1."""
-        rows = sentences(self.corpus.starts, indices)
+        rows = rows_of(self.corpus.starts, indices)
         tokens, targets = self.before[rows.positions], self.corpus.ids[rows.positions].long()
         if not self.padded or rows.live is None:
             return tokens, targets, rows
@@ -96,9 +96,9 @@ def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Sche
     some = tuple(n for n in STATIC if n < longest)
     found = [("static", (*some, longest)), ("greedy", buckets.greedy(lengths, batch))]
     found += [("optimal", buckets.optimal(lengths, K)) for K in BEST]
-    named = {"none": buckets.none(lengths)} | {f"{name}, {len(b)} buckets": b for name, b in found}
+    named = {"none": buckets.none(lengths)} | {f"{name} {len(b)}": b for name, b in found}
     made = {name: Scheme(corpus, Sampler(lengths, batch, seed, boundaries=b), True, count) for name, b in named.items()}
-    made["ragged, random"] = Scheme(corpus, Sampler(lengths, batch, seed), False, count)
+    made["ragged"] = Scheme(corpus, Sampler(lengths, batch, seed), False, count)
     made[f"ragged, pool:{POOL}"] = Scheme(corpus, Sampler(lengths, batch, seed, pool=POOL), False, count)
     return made
 
@@ -121,8 +121,7 @@ def measure(
     depths = layers.split(",")
     if not all(depth.isdecimal() and int(depth) > 0 for depth in depths):
         raise PlaitError(f"layers '{layers}': expected numbers such as 8,2.")
-    if picture and (Path(picture).suffix != ".png" or not Path(picture).absolute().parent.is_dir()):
-        raise PlaitError(f"--picture {picture}: expected the name of a PNG file in a folder that exists.")
+    place = check_picture(picture) if picture else None
     network: dict[str, Any] = {
         "hidden": hidden,
         "embedding": embedding,
@@ -151,21 +150,22 @@ def measure(
                     "padding %": scheme.padding * 100,
                     "s/epoch": took.median,
                     "tokens/s": scheme.tokens / timing(seconds[name]).median,
-                    "speed-up": faster.median,
+                    "faster": faster.median,
                     "low": faster.low,
                     "high": faster.high,
-                    "of ideal %": faster.median / ideal * 100,
+                    "ideal %": faster.median / ideal * 100,
                 }
             )
         deviations.append(deviation(net, every))
-    if picture:
-        write_whole(Path(picture), drawing(corpus.name, rows, ideal))
+    if place:
+        write_whole(place, drawing(corpus.name, rows, ideal))
     return Report(
         f"What does padding cost? {corpus.name}, LSTM of {hidden}, embedding {embedding}, batch {batch}",
         [COLUMNS],
         rows,
         [
-            f"Of each epoch {sentences // batch} batches were run; s/epoch is for all of them.",
+            f"Of each epoch {len(every['none'].batches)} batches were run; s/epoch is for all of them.",
+            "greedy, optimal, static: how many buckets. ideal %: of what no padding at all would bring.",
             f"Without padding, and nothing else changed, none would be {ideal:.3f} times as fast.",
             f"Padded and ragged, loss and gradients of one batch differ by at most {max(deviations):.1e} (relative).",
         ],
@@ -174,7 +174,7 @@ def measure(
 
 def deviation(net: Network, every: dict[str, Scheme]) -> float:
     """Of the loss and each gradient of a batch, padded, from the same batch without padding."""
-    padded, ragged = every["none"], every["ragged, random"]
+    padded, ragged = every["none"], every["ragged"]
     indices = next(iter(ragged.sampler.batches(0)))
     pairs = zip(net.gradients(padded.batch(indices)), net.gradients(ragged.batch(indices)), strict=True)
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
@@ -189,12 +189,12 @@ def drawing(name: str, rows: Sequence[dict[str, Any]], ideal: float) -> bytes:
     for ax, depth in zip(axes, depths, strict=True):
         mine = [row for row in rows if row["layers"] == depth][::-1]
         colors = ["tab:blue" if row["batches"].startswith("ragged") else "tab:orange" for row in mine]
-        spread = [[row["speed-up"] - row["low"] for row in mine], [row["high"] - row["speed-up"] for row in mine]]
+        spread = [[row["faster"] - row["low"] for row in mine], [row["high"] - row["faster"] for row in mine]]
         ax.barh(
-            [row["batches"] for row in mine], [row["speed-up"] for row in mine], xerr=spread, color=colors, ecolor="0.4"
+            [row["batches"] for row in mine], [row["faster"] for row in mine], xerr=spread, color=colors, ecolor="0.4"
         )
         for k, row in enumerate(mine):
-            ax.text(0.06, k, f"{row['speed-up']:.2f}x, {row['padding %']:.1f} % padding", va="center", fontsize=8)
+            ax.text(0.06, k, f"{row['faster']:.2f}x, {row['padding %']:.1f} % padding", va="center", fontsize=8)
         ax.axvline(ideal, color="0.35", linestyle=":")
         ax.set_title(f"{depth} layers", loc="left", fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
@@ -202,6 +202,4 @@ def drawing(name: str, rows: Sequence[dict[str, Any]], ideal: float) -> bytes:
     axes[0].xaxis.set_label_coords(0.0, -0.1)
     axes[0].xaxis.label.set_ha("left")
     figure.suptitle(f"{name}: a training epoch", x=0.01, ha="left", fontsize=11)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110)
-    return file.getvalue()
+    return png(figure)

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import layers
 from ..data.batches import Streams
-from ..errors import at_least
+from ..errors import PlaitError, at_least
+from ..layers import restore
 from ..tasks.language import Corpus, Language
 from ..tasks.settings import LanguageSettings
 from .report import Report, interleaved, ratio, timing
 from .steps import parse_cell
 
 LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead of the sum
-PHASES = ("embedding and layers", "softmax and loss", "backward", "clipping", "optimizer")
+PHASES = ("layers", "softmax", "backward", "clipping", "optimizer")
 
 
 class Plain(nn.Module):
@@ -110,7 +110,7 @@ def measure(
     data: str | None,
     cell: str,
     hidden: int,
-    layers_: int,
+    layers: int,
     batch: int,
     steps: int,
     softmax: str,
@@ -122,11 +122,14 @@ def measure(
     at_least("count", count, 1)
     parse_cell(cell)
     settings = LanguageSettings(
-        data=data, cell=cell, hidden=hidden, layers=layers_, batch=str(batch), steps=steps, softmax=softmax, seed=seed
+        data=data, cell=cell, hidden=hidden, layers=layers, batch=str(batch), steps=steps, softmax=softmax, seed=seed
     )
     task = Language(settings, Corpus.read(settings))
+    tokens = len(task.corpus.parts["train"].ids)
+    if tokens < batch * (2 * steps + 1):
+        raise PlaitError(f"{data} has {tokens:,} tokens to train on: expected enough for {batch} x {steps} twice.")
     swapped = copy.copy(task)
-    swapped.model = layers.restore(copy.deepcopy(task.model))
+    swapped.model = restore(copy.deepcopy(task.model))
     plain = Plain(copy.deepcopy(swapped.model.rnn), len(task.vocabulary), settings)
     trainers = {
         "plait": Ours(task, count),
@@ -150,12 +153,15 @@ def measure(
             | {f"{phase} %": seconds / whole * 100 for phase, seconds in trainer.seconds.items()}
         )
     return Report(
-        f"How many tokens a second? {task.corpus.name}, {len(task.vocabulary):,} words, {cell} {layers_} x {hidden}, "
+        f"How many tokens a second? {task.corpus.name}, {len(task.vocabulary):,} words, {cell} {layers} x {hidden}, "
         f"batch {batch}, {steps} steps",
         [
             ("what", "tokens/s", "ms/step", "plait is faster", "low", "high"),
             ("what", *(f"{phase} %" for phase in PHASES)),
         ],
         rows,
-        ["Below: shares of a step. plait takes the softmax's derivative together with its loss."],
+        [
+            "%: shares of a step. layers, softmax: their forward, with the embedding, and with the loss.",
+            "plait takes the softmax's derivative together with its loss.",
+        ],
     )

@@ -14,19 +14,7 @@ from ..errors import PlaitError, at_least
 from .report import Report, interleaved, ratio, timing, tracked
 from .steps import TORCH, parse_cells
 
-COLUMNS = (
-    "draw",
-    "cell",
-    "real %",
-    "padded ms",
-    "packed ms",
-    "plait ms",
-    "dense ms",
-    "faster",
-    "low",
-    "high",
-    "of dense",
-)
+COLUMNS = ("draw", "cell", "real %", "padded", "packed", "plait", "dense", "faster", "low", "high", "of dense")
 
 
 class Draw:
@@ -89,7 +77,7 @@ def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
         "draw": name,
         "cell": cell,
         "real %": 100 * draw.N / (draw.T * draw.B),
-        **{f"{which} ms": timing(values).median * 1e3 for which, values in seconds.items()},
+        **{which: timing(values).median * 1e3 for which, values in seconds.items()},
         "faster": faster.median,
         "low": faster.low,
         "high": faster.high,
@@ -122,7 +110,7 @@ def measure(data: str | None, cells: str, batch: int, hidden: int, draws: int, r
         [COLUMNS],
         rows,
         [
-            "padded, packed: torch.nn's layer. plait: lengths=. dense: plait's on a dense batch of as many steps.",
+            "Milliseconds. padded, packed: torch.nn's. plait: lengths=. dense: plait's on as many steps, dense.",
             "faster: the better of torch's over plait's. of dense: plait's time for a real step over a dense one's.",
             f"Outputs and gradients differ from torch's by at most {max(r['deviation'] for r in rows):.1e} (relative).",
         ],

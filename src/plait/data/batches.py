@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import PlaitError
 from ..ragged import Live
 from .buckets import POOL, Lengths, parse
 from .sampler import Sampler
@@ -25,9 +26,10 @@ class Streams:
     """The text cut into B pieces, read side by side, `steps` tokens at a time; nothing of it is left out."""
 
     def __init__(self, tokens: int, B: int, steps: int) -> None:
-        B = min(B, tokens)
         shorter, longer = divmod(tokens, B)  # the first `longer` streams have one token more
-        lengths = torch.tensor([shorter + 1] * longer + [shorter] * (B - longer))
+        if B > 1 and shorter < 2:
+            raise PlaitError(f"{tokens} tokens for {B} streams: expected two or more for each; lower --batch.")
+        lengths = torch.tensor([shorter + 1] * longer + [shorter] * (B - longer), device="cpu")
         self.lengths, self.steps = lengths, steps
         self.starts = lengths.cumsum(0) - lengths  # (B,)
 
@@ -37,7 +39,7 @@ class Streams:
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
         """The numbers of the pieces of time, in their order."""
         for k in range(position, len(self)):
-            yield torch.tensor([k])
+            yield torch.tensor([k], device="cpu")
 
     def rows(self, indices: Tensor) -> Rows:
         begin = int(indices) * self.steps
@@ -45,7 +47,7 @@ class Streams:
         alive = int((left > 0).sum())
         starts, left = self.starts[:alive] + begin, left[:alive]
         if left[0] == left[-1]:
-            return Rows(starts + torch.arange(int(left[0])).unsqueeze(1), None, alive)
+            return Rows(starts + torch.arange(int(left[0]), device="cpu").unsqueeze(1), None, alive)
         live = Live.of(left.numpy())
         return Rows(starts[live.sequence] + live.step, live, alive)
 
@@ -55,6 +57,11 @@ def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
     if pool := POOL.fullmatch(how):
         return Sampler(lengths, batch, seed, pool=int(pool[1]))
     return Sampler(lengths, batch, seed, boundaries=parse(how, lengths, batch))
+
+
+def before(ids: Tensor, end: int) -> Tensor:
+    """For each token the one before it; before the first there is an end."""
+    return torch.cat([ids.new_tensor([end]), ids[:-1]])
 
 
 def sentences(starts: Tensor, indices: Tensor) -> Rows:

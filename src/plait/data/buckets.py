@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import PlaitError, at_least
+from ..ragged import Whole
 
 Boundaries = tuple[int, ...]
 Lengths = Sequence[int] | NDArray[Any] | Tensor
-Whole = NDArray[np.int64]
 
 LONGEST = 2**31 - 1  # so that no number of slots comes near the end of int64
 BOUNDARIES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)

@@ -79,8 +79,8 @@ class FusedEngine(Engine):
         key = (self, layout.T, layout.B, count, sizes, *more)
         program: Program | None = programs.get(key)
         if program is None:
-            if len(programs) >= MOST_PROGRAMS:
-                programs.clear()
+            if len(self.programs) >= MOST_PROGRAMS:
+                self.programs.clear()
             program = programs[key] = make(Layer(self.schedule, layout, count, sizes))
         return program
 

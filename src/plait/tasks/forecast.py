@@ -70,7 +70,7 @@ class Forecast(NamedTask):
 
     def __init__(self, settings: ForecastSettings, data: Series) -> None:
         s = self.settings = settings
-        self.data, self.season, self.digest = data, s.steps_per_season, data.digest
+        self.data, self.season = data, s.steps_per_season
         n = len(data.values)
         self.validation_from = n - s.test_size - s.validation_size
         self.test_from = n - s.test_size
@@ -106,6 +106,10 @@ class Forecast(NamedTask):
     def reopen(cls, settings: ForecastSettings, folder: Path) -> "Forecast":
         data = series.read(str(folder / "series.csv"), "value")
         return cls(settings, dataclasses.replace(data, name=settings.data or "airline"))
+
+    @property
+    def digest(self) -> str:
+        return self.data.digest
 
     def files(self) -> dict[str, bytes]:
         return {"series.csv": self.data.as_csv().encode()}

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from ..data import text
-from ..data.batches import Rows, Streams, grouped, sentences
+from ..data.batches import Rows, Streams, before, grouped, sentences
 from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
 from ..errors import PlaitError, at_least
 from ..layers import make, states_of
 from ..training.run import Run, packed
+from ..training.settings import check_seed
 from .base import NamedTask, Table
 from .pictures import perplexity_picture
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax
 
 FULL = 30_000  # words up to which `auto` takes the full softmax
-AT_ONCE = 512  # steps, or tokens of sentences, that are evaluated together
+AT_ONCE = 512  # steps that are evaluated together; of sentences, eight times as many tokens, more or less
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,11 @@ class Corpus:
         assert s.data is not None
         texts = text.read(s.data, s.validation, s.test)
         vocabulary = Vocabulary.build(texts.parts["train"], s.level, s.min_count)
-        return cls(texts.name, vocabulary, {part: vocabulary.encode(t) for part, t in texts.parts.items()})
+        parts = {part: vocabulary.encode(t) for part, t in texts.parts.items()}
+        for part, encoded in parts.items():
+            if not len(encoded.ids):
+                raise PlaitError(f"{s.data} has no {s.level} in its {part} part: expected text in it.")
+        return cls(texts.name, vocabulary, parts)
 
     @classmethod
     def reopen(cls, folder: Path, name: str) -> "Corpus":
@@ -65,7 +72,7 @@ class Corpus:
         unknown = {p: e.unknown for p, e in self.parts.items()}
         return {"vocabulary.json": vocabulary, "tokens.safetensors": packed(tensors, unknown)}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         content = hashlib.sha256(json.dumps(self.vocabulary.to_json()).encode())
         for part in text.PARTS:
@@ -107,23 +114,23 @@ class Language(NamedTask):
 
     def __init__(self, settings: LanguageSettings, corpus: Corpus) -> None:
         s = self.settings = settings
-        self.corpus, self.vocabulary, self.digest = corpus, corpus.vocabulary, corpus.digest
+        self.corpus, self.vocabulary = corpus, corpus.vocabulary
         self.end = self.vocabulary.index[self.vocabulary.end]
         train = corpus.parts["train"]
-        self.before = {part: self.shifted(e.ids) for part, e in corpus.parts.items()}
+        self.before = {part: before(e.ids, self.end) for part, e in corpus.parts.items()}
         torch.manual_seed(s.seed)
         self.model = LanguageModel(s, len(self.vocabulary))
         self.state: tuple[Tensor, ...] | None = None
         self.sampler: Streams | Sampler
         if s.by == "streams":
-            self.sampler = Streams(len(train.ids), s.batch_size(len(train.ids)), s.steps)
+            self.sampler = Streams(len(train.ids), int(s.batch), s.steps)
         else:
             batch = s.batch_size(len(train.lengths))
             self.sampler = grouped(s.buckets, train.lengths, batch, s.seed)
 
-    def shifted(self, ids: Tensor) -> Tensor:
-        """For each token the one before it; before the first there is an end."""
-        return torch.cat([ids.new_tensor([self.end]), ids[:-1]])
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
 
     @classmethod
     def read(cls, settings: LanguageSettings) -> "Language":
@@ -131,7 +138,7 @@ class Language(NamedTask):
 
     @classmethod
     def reopen(cls, settings: LanguageSettings, folder: Path) -> "Language":
-        return cls(settings, Corpus.reopen(folder, settings.data or ""))
+        return cls(settings, Corpus.reopen(folder, Path(settings.data or "").absolute().name))
 
     def files(self) -> dict[str, bytes]:
         return self.corpus.files()
@@ -193,7 +200,9 @@ class Language(NamedTask):
             yield from (streams.rows(k) for k in streams.batches(0))
         else:
             order = encoded.lengths.argsort(descending=True, stable=True)
-            yield from (sentences(encoded.starts, some) for some in order.split(AT_ONCE // 8))
+            ends = encoded.lengths[order].cumsum(0)  # cut wherever so many tokens are together
+            counts = torch.bincount((ends - 1) // (8 * AT_ONCE))
+            yield from (sentences(encoded.starts, some) for some in order.split(counts.tolist()) if len(some))
 
     def validate(self) -> float:
         return self.entropy("valid")
@@ -211,6 +220,8 @@ class Language(NamedTask):
             encoded, entropies = self.corpus.parts[part], {"model": self.entropy(part), "unigram": self.unigram(part)}
             result[name] = {"tokens": len(encoded.ids), "unknown": encoded.unknown}
             for which, entropy in entropies.items():
+                if not math.isfinite(entropy):
+                    raise PlaitError(f"the entropy of the {name} part is {entropy}: train again with a lower --lr.")
                 result[name][which] = {"entropy": entropy, "perplexity": safe_exp(entropy)}
         return result
 
@@ -224,7 +235,7 @@ class Language(NamedTask):
         n, unknown = metrics["test"]["tokens"], metrics["test"]["unknown"]
         header = ["perplexity", "validation", "test", "test, bits per character"]
         way = "one stream" if self.settings.by == "streams" else "each sentence alone"
-        unseen = f", {unknown} of them unseen in training" if unknown else ""
+        unseen = f", {unknown:,} of them not in the vocabulary" if unknown else ""
         return Table(f"{n:,} tokens of the test{unseen}, {way}:", header[: len(rows[0])], rows)
 
     def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
@@ -233,12 +244,12 @@ class Language(NamedTask):
         return {"perplexity.png": perplexity_picture(self.corpus.name, history, metrics["test"]["model"]["perplexity"])}
 
     def afterwards(self, folder: Path) -> tuple[str, str]:
-        return "generate", f'plait generate {folder} --prompt "{self.opening()}"'
+        return "generate", f"plait generate {shlex.quote(str(folder))} --prompt {shlex.quote(self.opening())}"
 
     def opening(self) -> str:
         """How the text begins."""
         start = self.vocabulary.decode(self.corpus.parts["train"].ids[:12]).split("\n")[0]
-        return " ".join(start.split()[:2]).replace('"', "") or "the"
+        return " ".join(start.split()[:2])
 
     @staticmethod
     def shown(loss: float) -> str:
@@ -255,14 +266,20 @@ class Language(NamedTask):
         """The prompt, and what might follow. UNK is never drawn."""
         at_least("length", length, 1)
         at_least("top", top, 0)
+        check_seed(seed)
         if not 0 <= temperature < math.inf:
             raise PlaitError(f"temperature {temperature}: must be at least 0 (always the likeliest) and finite.")
         self.model.eval()
         generator = torch.Generator().manual_seed(seed)
-        ids = self.vocabulary.encode(prompt).ids[:-1] if prompt else torch.empty(0, dtype=torch.int32)
-        written, state = [self.end, *ids.tolist()], None
+        ids = self.vocabulary.encode(prompt).ids.tolist()
+        if not prompt.endswith("\n"):
+            ids = ids[:-1]  # the prompt's line goes on
+        written, state = [self.end, *ids], None
         new = torch.tensor(written)
         for _ in range(length):
+            if self.settings.by == "sentences" and self.end in new:  # each sentence is by itself
+                last = int((new == self.end).nonzero()[-1])
+                new, state = new[last:], None
             h, state = self.model(new.unsqueeze(1), Rows(new, None, 1), state)
             logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
             logits[self.vocabulary.index[UNK]] = -math.inf
@@ -279,7 +296,7 @@ def pick(logits: Tensor, temperature: float, top: int, generator: torch.Generato
         return logits.argmax(0, keepdim=True)
     if 0 < top < len(logits):
         logits = logits.where(logits >= logits.topk(top).values[-1], -math.inf)
-    return (logits / temperature).softmax(0).multinomial(1, generator=generator)
+    return ((logits - logits.max()) / temperature).softmax(0).multinomial(1, generator=generator)
 
 
 def safe_exp(entropy: float) -> float:

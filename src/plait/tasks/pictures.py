@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..data.series import Series, Values
+from ..errors import PlaitError
 
 
 def forecast_picture(
@@ -43,7 +45,8 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
     axes: Any = figure.subplots()
     epochs = [row["epoch"] for row in history]
     for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
-        axes.plot(epochs, np.exp([row[key] for row in history]), color=color, marker="o", markersize=3, label=label)
+        perplexity = np.exp(np.minimum([row[key] for row in history], 700))
+        axes.plot(epochs, perplexity, color=color, marker="o", markersize=3, label=label)
     axes.axhline(test, color="0.35", linestyle=":", label=f"test, best weights: {test:,.4g}")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,.4g}")
@@ -54,6 +57,16 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return png(figure)
+
+
+def check_picture(path: str) -> Path:
+    """Where a picture can be written, or a sentence."""
+    place = Path(path)
+    if place.is_dir() or place.suffix.lower() != ".png" or not place.absolute().parent.is_dir():
+        raise PlaitError(
+            f"--picture {path}: expected the name of a PNG file, such as future.png, in a folder that exists."
+        )
+    return place
 
 
 def png(figure: Any) -> bytes:

@@ -109,6 +109,10 @@ class LanguageSettings(NetworkSettings):
             raise unknown("softmax", self.softmax, SOFTMAXES)
         at_least("min_count", self.min_count, 1)
         at_least("steps", self.steps, 1)
+        self.only_with("steps", self.by == "streams", "--by streams")
+        self.only_with("buckets", self.by == "sentences", "--by sentences")
+        if self.by == "streams" and self.batch == "full":
+            raise PlaitError("batch 'full' is for sentences: streams need their number, such as --batch 20.")
         if self.embedding is not None:
             at_least("embedding", self.embedding, 1)
         if not 0 < self.init < float("inf"):

@@ -28,6 +28,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         counts /= counts.sum()
         d_h, d_weight, d_bias = torch.empty_like(h), torch.empty_like(weight), torch.empty_like(bias)
         total = h.new_zeros(())
+        if N == 0:
+            d_weight.zero_()
+            d_bias.zero_()
         for rows in blocks(N, V):
             part, share, wanted = h[rows], counts[rows], target[rows].clamp(min=0).unsqueeze(1)
             p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))  # logits, then likelihoods
@@ -90,8 +93,9 @@ class AdaptiveSoftmax(nn.Module):
 
     def __init__(self, H: int, V: int) -> None:
         super().__init__()
-        cutoffs = [c for c in (2_000, 10_000, 50_000) if c < V]
-        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(H, V, cutoffs or [max(1, V // 2)], head_bias=True)
+        cutoffs = [c for c in (2_000, 10_000, 50_000) if c < V] or [max(1, V // 2)]
+        narrower = min(4.0, 0.999 * H ** (1 / len(cutoffs)))  # each cluster by this, the last one still a number wide
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(H, V, cutoffs, div_value=narrower, head_bias=True)
 
     def forward(self, h: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = self.softmax(h, target).loss

@@ -60,9 +60,10 @@ class State:
         tensors, meta = run.read_tensors("state.safetensors")
         path = run.path / "state.safetensors"
         try:
+            began = meta["belongs_to"]
             for name, value in self.belongs_to.items():
-                if meta["belongs_to"][name] != value:
-                    was = "other data" if name == "digest" else f"{name} {meta['belongs_to'][name]}, not {value}"
+                if began.get(name, value) != value:  # a setting that it lacks was not there yet: it is the default
+                    was = "other data" if name == "digest" else f"{name} {began[name]}, not {value}"
                     raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
             load_weights(self.task.model, with_prefix(tensors, "model."), path)
             self.task.carry(with_prefix(tensors, "carried."))

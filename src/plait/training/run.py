@@ -84,7 +84,7 @@ class Run:
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path = self.path / name
         if not path.is_file():
-            raise PlaitError(f"{path} is not there: the run stopped before its first checkpoint; start it again.")
+            raise PlaitError(f"{path} is not there: the run stopped before it was written, or lost it; start it again.")
         try:
             with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}

@@ -18,6 +18,11 @@ def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise PlaitError(f"seed {seed}: must be at least 0 and below 2**63.")
+
+
 @dataclass(frozen=True)
 class TrainSettings:
     epochs: int = option(300, "How often every training sequence is seen, at most.")
@@ -46,23 +51,29 @@ class TrainSettings:
             ("weight_decay", 0),
             ("clip", 0),
             ("patience", 0),
-            ("decay_after", 0),
+            ("decay_after", 1),
         ):
             at_least(name, getattr(self, name), least)
         at_least("save_every", self.save_every, 0)
-        if not 0 <= self.seed < 2**63:
-            raise PlaitError(f"seed {self.seed}: must be at least 0 and below 2**63.")
+        check_seed(self.seed)
         if not 0 < self.lr < float("inf"):
             raise PlaitError(f"lr {self.lr}: must be above 0 and finite.")
         if not 0 < self.decay <= 1:
             raise PlaitError(f"decay {self.decay}: must be above 0 and at most 1.")
+        self.only_with("decay", self.schedule == "decay", "schedule decay")
+        self.only_with("decay_after", self.schedule == "decay", "schedule decay")
         self.batch_size(1)
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
-        if self.momentum and self.optimizer != "sgd":
-            raise PlaitError(f"momentum {self.momentum} goes with sgd, not with {self.optimizer}: leave it out.")
+        self.only_with("momentum", self.optimizer == "sgd", f"sgd, not with {self.optimizer}")
+
+    def only_with(self, name: str, fits: bool, what: str) -> None:
+        """A setting that would go unheard is refused."""
+        default = next(f.default for f in self.options() if f.name == name)
+        if not fits and getattr(self, name) != default:
+            raise PlaitError(f"{name} {getattr(self, name)} goes with {what}: leave it out.")
 
     def batch_size(self, size: int) -> int:
         if self.batch == "full":

@@ -19,7 +19,11 @@ class Task(ABC):
 
     model: nn.Module
     sampler: Batches
-    digest: str  # of the data: a checkpoint goes on with the same
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Of the data: a checkpoint goes on with the same."""
 
     @abstractmethod
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
