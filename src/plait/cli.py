@@ -75,41 +75,29 @@ def with_settings(kind: type[TrainSettings]) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def given_in(ctx: typer.Context, settings: dict[str, Any]) -> set[str]:
-    """Those settings that stand on the command line."""
-    return {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+def add_task(name: str, kind: type[TrainSettings], about: str) -> None:
+    @train_app.command(name, help=about)
+    @with_settings(kind)
+    def train(
+        ctx: typer.Context,
+        out: Out = None,
+        resume: Resume = None,
+        threads: Threads = None,
+        json: Json = None,
+        **settings: Any,
+    ) -> None:
+        from . import commands
+
+        given = {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+        commands.train_task(name, settings, given, out, resume, commands.Output(json), threads)
 
 
-@train_app.command("forecast")
-@with_settings(ForecastSettings)
-def train_forecast(
-    ctx: typer.Context,
-    out: Out = None,
-    resume: Resume = None,
-    threads: Threads = None,
-    json: Json = None,
-    **settings: Any,
-) -> None:
-    """Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file."""
-    from . import commands
-
-    commands.train_task("forecast", settings, given_in(ctx, settings), out, resume, commands.Output(json), threads)
-
-
-@train_app.command("language")
-@with_settings(LanguageSettings)
-def train_language(
-    ctx: typer.Context,
-    out: Out = None,
-    resume: Resume = None,
-    threads: Threads = None,
-    json: Json = None,
-    **settings: Any,
-) -> None:
-    """Train a network to predict the next word, or character, of a text."""
-    from . import commands
-
-    commands.train_task("language", settings, given_in(ctx, settings), out, resume, commands.Output(json), threads)
+add_task(
+    "forecast",
+    ForecastSettings,
+    "Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file.",
+)
+add_task("language", LanguageSettings, "Train a network to predict the next word, or character, of a text.")
 
 
 @app.command()
