@@ -311,6 +311,7 @@ def test_bench_ragged(plait, book: str) -> None:
         assert 0 < row["real %"] < 100
         assert row["low"] <= row["faster"] <= row["high"]
         assert row["deviation"] < 1e-5
+        assert row["of dense"] > 0 < row["rows, of dense"]
     assert "Outputs and gradients differ from torch's by at most" in out
 
 

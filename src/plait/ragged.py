@@ -22,6 +22,7 @@ class Live:
     """Which sequences are alive at which step: all that there is to know about the rows but what stands in them."""
 
     permutation: Tensor  # (B,): the sequences, longest first
+    inverse: Tensor  # (B,): where each of them then is
     batch_sizes: Tensor  # (T,): how many are alive
     step: Tensor  # (N,): the step of each row
     sequence: Tensor  # (N,): and its sequence
@@ -29,9 +30,13 @@ class Live:
     @classmethod
     def of(cls, lengths: Whole) -> "Live":  # (B,)
         order = np.argsort(-lengths, kind="stable")
-        alive = np.arange(lengths[order[0]])[:, None] < lengths[order]  # (T, B)
-        step, place = alive.nonzero()
-        return cls(*map(torch.from_numpy, (order, alive.sum(1), step, order[place])))
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        ordered = lengths[order]
+        steps = np.arange(ordered[0])
+        sizes = len(ordered) - np.searchsorted(ordered[::-1], steps, "right")  # (T,)
+        step, place = (steps[:, None] < ordered).nonzero()
+        return cls(*map(torch.from_numpy, (order, inverse, sizes, step, order[place])))
 
     def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
         """Where each row stands in a padded batch (T, B, .), or (B, T, .), without its first axis."""
@@ -39,8 +44,7 @@ class Live:
         return self.sequence * T + self.step if batch_first else self.step * B + self.sequence
 
     def packed(self, rows: Tensor) -> PackedSequence:  # (N, .)
-        order = self.permutation.to(rows.device)
-        return PackedSequence(rows, self.batch_sizes, order, order.argsort())
+        return PackedSequence(rows, self.batch_sizes, self.permutation.to(rows.device), self.inverse.to(rows.device))
 
 
 def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Whole:

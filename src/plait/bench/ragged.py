@@ -11,14 +11,16 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from .. import layers
 from ..data import text
 from ..errors import PlaitError, at_least
+from ..ragged import Live
 from .report import Report, interleaved, ratio, timing, tracked
 from .steps import TORCH, parse_cells
 
-COLUMNS = ("draw", "cell", "real %", "padded", "packed", "plait", "dense", "faster", "low", "high", "of dense")
+TIMES = ("draw", "cell", "real %", "padded", "packed", "plait", "rows", "dense")
+RATIOS = ("draw", "cell", "faster", "low", "high", "of dense", "rows, of dense")
 
 
 class Draw:
-    """Sentences drawn from a text, and the four ways to run a layer over them, forward and back."""
+    """Sentences drawn from a text, and the ways to run a layer over them, forward and back."""
 
     def __init__(self, cell: str, lengths: Tensor, H: int) -> None:
         self.lengths, self.T, self.B, self.N = lengths, int(lengths.max()), len(lengths), int(lengths.sum())
@@ -27,6 +29,9 @@ class Draw:
         self.x = torch.randn(self.T, self.B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
         alive = torch.arange(self.T).unsqueeze(1) < lengths
         self.d_y = torch.randn(self.T, self.B, H) * alive.unsqueeze(2)
+        live = Live.of(lengths.numpy())
+        self.rows = live.packed(torch.randn(self.N, H, requires_grad=True))
+        self.d_rows = torch.randn(self.N, H)
         steps = max(1, round(self.N / self.B))
         self.dense_x, self.dense_d_y = torch.randn(2, steps, self.B, H)
         self.dense_x.requires_grad_()
@@ -35,7 +40,7 @@ class Draw:
     def clear(self) -> None:
         self.theirs.zero_grad(set_to_none=True)
         self.ours.zero_grad(set_to_none=True)
-        self.x.grad = self.dense_x.grad = None
+        self.x.grad = self.dense_x.grad = self.rows.data.grad = None
 
     def packing(self, layer: nn.Module) -> Tensor:
         packed: PackedSequence = layer(pack_padded_sequence(self.x, self.lengths, enforce_sorted=False))[0]
@@ -53,6 +58,7 @@ class Draw:
             "padded": step(lambda: self.theirs(self.x)[0], self.d_y),
             "packed": step(lambda: self.packing(self.theirs), self.d_y),
             "plait": step(lambda: self.ours(self.x, lengths=self.lengths)[0], self.d_y),
+            "rows": step(lambda: self.ours(self.rows)[0].data, self.d_rows),
             "dense": step(lambda: self.ours(self.dense_x)[0], self.dense_d_y),
         }
 
@@ -72,7 +78,8 @@ def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
     seconds = interleaved(draw.contenders(), repeats)
     better = min(("padded", "packed"), key=lambda which: timing(seconds[which]).median)
     faster = ratio(seconds[better], seconds["plait"])
-    per_step = ratio([t / draw.N for t in seconds["plait"]], [t / draw.dense_N for t in seconds["dense"]])
+    dense = [t / draw.dense_N for t in seconds["dense"]]  # for a step of a sequence
+    of_dense = {which: ratio([t / draw.N for t in seconds[which]], dense).median for which in ("plait", "rows")}
     return {
         "draw": name,
         "cell": cell,
@@ -81,7 +88,8 @@ def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
         "faster": faster.median,
         "low": faster.low,
         "high": faster.high,
-        "of dense": per_step.median,
+        "of dense": of_dense["plait"],
+        "rows, of dense": of_dense["rows"],
         "deviation": draw.deviation(),
     }
 
@@ -107,11 +115,12 @@ def measure(data: str | None, cells: str, batch: int, hidden: int, draws: int, r
     rows = [compare(k, cell, Draw(cell, lengths, hidden), repeats) for k, cell, lengths in tracked(cases)]
     return Report(
         f"What does a layer of {hidden} cost on {batch} sentences of {texts.name}, as they come?",
-        [COLUMNS],
+        [TIMES, RATIOS],
         rows,
         [
-            "Milliseconds. padded, packed: torch.nn's. plait: lengths=. dense: plait's on as many steps, dense.",
-            "faster: the better of torch's over plait's. of dense: plait's time for a real step over a dense one's.",
+            "Milliseconds. padded, packed: torch.nn's. plait: a padded tensor with lengths=. rows: a PackedSequence.",
+            "dense: plait's on as many steps, dense. faster: the better of torch's over plait's.",
+            "of dense: the time for a real step over that for a dense one.",
             f"Outputs and gradients differ from torch's by at most {max(r['deviation'] for r in rows):.1e} (relative).",
         ],
     )

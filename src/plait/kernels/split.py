@@ -1,7 +1,7 @@
 """How the threads share a walk: the batch, cut into slices, or the units of every step."""
 
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from .target import Form
@@ -33,10 +33,10 @@ def slices(batch: Batch, walks: int, threads: int) -> list[int]:
     parts = max(1, min(batch.B, -(-threads // walks)))
     if batch.is_dense:
         return [batch.B * k // parts for k in range(parts + 1)]
-    ends = [*batch.sizes[1:], 0]
     lengths: list[int] = []  # longest last
-    for t, (alive, following) in enumerate(zip(batch.sizes, ends, strict=True)):
-        lengths += [t + 1] * (alive - following)
+    for t, (alive, following) in enumerate(pairwise([*batch.sizes, 0]), 1):
+        if alive > following:
+            lengths += [t] * (alive - following)
     work = list(accumulate(reversed(lengths)))  # steps of the sequences up to each
     cuts = [bisect_left(work, work[-1] * k / parts) for k in range(1, parts)]
     return [0, *cuts, batch.B]
