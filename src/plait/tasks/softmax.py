@@ -15,43 +15,50 @@ LOGITS = 1 << 22  # numbers that are held at a time
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """(h, weight, bias, target) -> the mean of cross_entropy(h weight' + bias, target), without targets of -1.
-
-    The derivative is taken on the way forward, in the place of the logits, some rows at a time: they are written once,
-    not four times over, and never all there at once.
-    """
+    """(h, weight, bias, target) -> the mean of cross_entropy(h weight' + bias, target), without targets of -1."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-        N, V = h.shape[0], weight.shape[0]
-        counts = (target >= 0).to(h.dtype).unsqueeze(1)  # (N, 1)
-        counts /= counts.sum()
-        d_h, d_weight, d_bias = torch.empty_like(h), torch.empty_like(weight), torch.empty_like(bias)
-        total = h.new_zeros(())
-        if N == 0:
-            d_weight.zero_()
-            d_bias.zero_()
-        for rows in blocks(N, V):
-            part, share, wanted = h[rows], counts[rows], target[rows].clamp(min=0).unsqueeze(1)
-            p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))  # logits, then likelihoods
-            p.sub_(p.amax(1, keepdim=True))
-            chosen = p.gather(1, wanted)
-            sums = p.exp_().sum(1, keepdim=True)
-            total += (sums.log() - chosen).mul_(share).sum()
-            p.mul_(share / sums)
-            p.scatter_add_(1, wanted, -share)
-            torch.mm(p, weight, out=d_h[rows])
-            first = rows.start == 0
-            d_weight.addmm_(p.t(), part, beta=0 if first else 1)
-            torch.sum(p, 0, out=d_bias) if first else d_bias.add_(p.sum(0))
-        ctx.save_for_backward(d_h, d_weight, d_bias)
-        return total
+        ctx.save_for_backward(h, weight, bias, target)
+        loss, *ctx.gradients = with_gradients(h, weight, bias, target)
+        return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        return *(saved if d_loss.item() == 1 else [d * d_loss for d in saved]), None
+        gradients, ctx.gradients = ctx.gradients, None  # handed on, not copied: a second backward computes them anew
+        if gradients is None:
+            _, *gradients = with_gradients(*ctx.saved_tensors)
+        if d_loss.item() != 1:
+            for d in gradients:
+                d.mul_(d_loss)
+        return *gradients, None
+
+
+def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """-> the loss, d_h, d_weight, d_bias.
+
+    Some rows at a time, and all in the place of their logits: those are written once, not four times over.
+    """
+    N, V = h.shape[0], weight.shape[0]
+    shares = (target >= 0).to(h.dtype).unsqueeze(1)  # (N, 1)
+    shares /= shares.sum()
+    loss, d_h, d_weight, d_bias = h.new_zeros(()), torch.empty_like(h), torch.empty_like(weight), torch.zeros_like(bias)
+    if N == 0:
+        d_weight.zero_()
+    for rows in blocks(N, V):
+        part, share, wanted = h[rows], shares[rows], target[rows].clamp(min=0).unsqueeze(1)
+        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))  # logits, then likelihoods
+        p.sub_(p.amax(1, keepdim=True))
+        chosen = p.gather(1, wanted)
+        sums = p.exp_().sum(1, keepdim=True)
+        loss += (sums.log() - chosen).mul_(share).sum()
+        p.mul_(share / sums)
+        p.scatter_add_(1, wanted, -share)
+        torch.mm(p, weight, out=d_h[rows])
+        d_weight.addmm_(p.t(), part, beta=1 if rows.start else 0)
+        d_bias += p.sum(0)
+    return loss, d_h, d_weight, d_bias
 
 
 def blocks(N: int, V: int) -> list[slice]:
