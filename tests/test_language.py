@@ -110,6 +110,19 @@ def test_the_softmax_is_cross_entropy_of_the_logits(monkeypatch, held: int, tied
         torch.testing.assert_close(3 * layer(h, target), expected, rtol=1e-12, atol=0)
 
 
+def test_words_too_unlikely_for_a_number_have_a_loss() -> None:
+    layer = Softmax(3, 4)
+    nn.init.zeros_(layer.bias)
+    layer.weight.data = torch.tensor([[200.0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    h, target = torch.tensor([[1.0, 2, 3], [0.5, 1, 1]], requires_grad=True), torch.tensor([1, 2])
+    assert layer.logits(h).softmax(1)[0, 1] == 0
+    expected = nn.functional.cross_entropy(layer.logits(h), target)
+    found = layer(h, target)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(torch.autograd.grad(found, h), torch.autograd.grad(expected, h), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize(("H", "V"), [(6, 2500), (1, 3), (8, 11_000), (32, 60_000)])
 def test_the_adaptive_softmax_is_a_distribution(H: int, V: int) -> None:
     layer = AdaptiveSoftmax(H, V)

@@ -15,7 +15,7 @@ from torch import nn
 
 from plait import PlaitError, layers
 from plait.data.sampler import Sampler
-from plait.training.loop import train
+from plait.training.loop import clip, train
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
 from plait.training.task import Task
@@ -51,6 +51,18 @@ class Recall(Task):
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return Run(folder).read_tensors("state.safetensors")[0]
+
+
+def test_clipping_is_torchs() -> None:
+    for most in (0.5, 1e3):
+        layer = nn.Linear(4, 3)
+        layer(torch.randn(5, 4)).square().sum().backward()
+        expected = [p.grad.clone() for p in layer.parameters()]
+        twin = [nn.Parameter(torch.zeros_like(g)) for g in expected]
+        for p, g in zip(twin, expected, strict=True):
+            p.grad = g
+        assert clip(list(layer.parameters()), most) == nn.utils.clip_grad_norm_(twin, most).item()
+        assert all(torch.equal(p.grad, q.grad) for p, q in zip(layer.parameters(), twin, strict=True))
 
 
 OPTIONS = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import buckets
 from ..data.batches import Rows, before
@@ -18,6 +18,7 @@ from ..errors import PlaitError, at_least
 from ..tasks.language import Corpus, LanguageModel
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
+from ..training.loop import clip
 from ..training.run import write_whole
 from .report import Report, interleaved, ratio, timing, tracked
 
@@ -69,6 +70,7 @@ class Network:
     def __init__(self, settings: LanguageSettings, V: int) -> None:
         torch.manual_seed(settings.seed)
         self.model = LanguageModel(settings, V)
+        self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True)
 
     def loss(self, tokens: Tensor, targets: Tensor, rows: Rows) -> Tensor:
@@ -79,7 +81,7 @@ class Network:
         def run() -> None:
             for batch in scheme.batches:
                 self.loss(*batch).backward()
-                nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
+                clip(self.parameters, 5.0)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
 

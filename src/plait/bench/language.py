@@ -17,6 +17,7 @@ from ..errors import PlaitError, at_least
 from ..layers import restore
 from ..tasks.language import Corpus, Language
 from ..tasks.settings import LanguageSettings
+from ..training import loop
 from .report import Report, interleaved, ratio, timing
 from .steps import parse_cell
 
@@ -37,8 +38,10 @@ class Plain(nn.Module):
 class Trainer:
     """A model, its optimizer, and steps through the same text."""
 
+    clip: Callable[..., Any]
+
     def __init__(self, model: nn.Module, count: int) -> None:
-        self.model, self.count, self.at = model, count, 0
+        self.model, self.count, self.at, self.parameters = model, count, 0, list(model.parameters())
         self.optimizer = torch.optim.SGD(model.parameters(), lr=LR, fused=True)
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
@@ -60,7 +63,7 @@ class Trainer:
             self.optimizer.zero_grad()
             loss.backward()
             mark()
-            nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+            self.clip(self.parameters, CLIP)
             mark()
             self.optimizer.step()
             mark()
@@ -70,6 +73,8 @@ class Trainer:
 
 
 class Ours(Trainer):
+    clip = staticmethod(loop.clip)
+
     def __init__(self, task: Language, count: int) -> None:
         super().__init__(task.model, count)
         self.task, self.state = task, None
@@ -85,6 +90,8 @@ class Ours(Trainer):
 
 
 class Script(Trainer):
+    clip = staticmethod(nn.utils.clip_grad_norm_)
+
     def __init__(self, model: Plain, task: Language, count: int) -> None:
         super().__init__(model, count)
         s = task.settings

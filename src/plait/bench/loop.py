@@ -21,6 +21,7 @@ from ..data.sampler import Sampler
 from ..errors import at_least
 from ..tasks.forecast import Forecast, load_data
 from ..tasks.settings import ForecastSettings
+from ..training import loop
 from ..training.checkpoint import State
 from ..training.loop import train
 from ..training.run import Run
@@ -74,7 +75,7 @@ class Clock:
             patch.object(task, "loss", self.watched(task.loss)),
             patch.object(task, "validate", self.watched(task.validate)),
             patch.object(Tensor, "backward", self.watched(Tensor.backward)),
-            patch.object(nn.utils, "clip_grad_norm_", self.watched(nn.utils.clip_grad_norm_)),
+            patch.object(loop, "clip", self.watched(loop.clip)),
             patch.object(adam, "zero_grad", self.watched(adam.zero_grad)),
             patch.object(adam, "step", self.watched(adam.step)),
         ):

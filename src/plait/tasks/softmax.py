@@ -38,26 +38,29 @@ class LinearCrossEntropy(torch.autograd.Function):
 def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     """-> the loss, d_h, d_weight, d_bias.
 
-    Some rows at a time, and all in the place of their logits: those are written once, not four times over.
+    Some rows at a time, and in the place of their logits: those are written once, not four times over.
     """
     N, V = h.shape[0], weight.shape[0]
-    shares = (target >= 0).to(h.dtype).unsqueeze(1)  # (N, 1)
-    shares /= shares.sum()
+    counts = target >= 0
+    count = int(counts.sum())
     loss, d_h, d_weight, d_bias = h.new_zeros(()), torch.empty_like(h), torch.empty_like(weight), torch.zeros_like(bias)
     if N == 0:
         d_weight.zero_()
     for rows in blocks(N, V):
-        part, share, wanted = h[rows], shares[rows], target[rows].clamp(min=0).unsqueeze(1)
-        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))  # logits, then likelihoods
-        p.sub_(p.amax(1, keepdim=True))
-        chosen = p.gather(1, wanted)
-        sums = p.exp_().sum(1, keepdim=True)
-        loss += (sums.log() - chosen).mul_(share).sum()
-        p.mul_(share / sums)
-        p.scatter_add_(1, wanted, -share)
-        torch.mm(p, weight, out=d_h[rows])
-        d_weight.addmm_(p.t(), part, beta=1 if rows.start else 0)
-        d_bias += p.sum(0)
+        part, wanted = h[rows], target[rows].clamp(min=0).unsqueeze(1)
+        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))
+        torch.softmax(p, 1, out=p)
+        entropy = -p.gather(1, wanted).log_()
+        if not entropy.isfinite().all():  # a likelihood that is too small for a number: its logarithm is not
+            entropy = -torch.addmm(bias, part, weight.t()).log_softmax(1).gather(1, wanted)
+        p.scatter_add_(1, wanted, p.new_full((), -1).expand_as(wanted))
+        if count < N:
+            p.mul_(counts[rows].unsqueeze(1))
+            entropy.mul_(counts[rows].unsqueeze(1))
+        loss += entropy.sum() / count
+        torch.addmm(d_h[rows], p, weight, beta=0, alpha=1 / max(1, count), out=d_h[rows])
+        d_weight.addmm_(p.t(), part, beta=1 if rows.start else 0, alpha=1 / max(1, count))
+        d_bias.add_(p.sum(0), alpha=1 / max(1, count))
     return loss, d_h, d_weight, d_bias
 
 

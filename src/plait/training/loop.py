@@ -4,6 +4,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
@@ -127,7 +128,7 @@ class Loop:
             if not math.isfinite(value):
                 raise diverged("the loss", value, progress, self.run)
             if settings.clip:
-                norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip).item()
+                norm = clip(self.parameters, settings.clip)
                 if not math.isfinite(norm):
                     raise diverged("the gradient", norm, progress, self.run)
             optimizer.step()
@@ -171,10 +172,19 @@ class Loop:
         self.reporter.epoch(row)
 
 
+def clip(parameters: Sequence[nn.Parameter], most: float) -> float:
+    """torch's clip_grad_norm_, but what is short enough is not even touched. -> the norm before"""
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    found = norm.item()
+    if not found <= most:
+        nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return found
+
+
 def diverged(what: str, value: float, progress: Progress, run: Run | None) -> PlaitError:
     where = f"epoch {progress.epoch + 1}, after {progress.position} steps of it"
     left = f" The last good checkpoint is in {run.path}." if run else ""
     return PlaitError(f"{what} became {value} in {where}: lower --lr, or set --clip.{left}")
 
 
-__all__ = ["Outcome", "Task", "train"]
+__all__ = ["Outcome", "Task", "clip", "train"]
