@@ -202,8 +202,8 @@ def test_plateau_lowers_the_rate_when_nothing_gets_better() -> None:
 
 def test_clipping_bounds_what_the_optimizer_sees() -> None:
     """With sgd and a learning rate of 1, a step is as long as its gradient."""
-    for clip, longest in ((0.01, 0.01), (0.0, math.inf)):
-        settings = TrainSettings(epochs=1, batch="full", optimizer="sgd", lr=1.0, clip=clip)
+    for most, longest in ((0.01, 0.01), (0.0, math.inf)):
+        settings = TrainSettings(epochs=1, batch="full", optimizer="sgd", lr=1.0, clip=most)
         task = Recall(settings)
         before = nn.utils.parameters_to_vector(task.model.parameters()).detach().clone()
         train(task, settings)
@@ -272,8 +272,8 @@ def test_a_gradient_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
                 self.model["head"].bias.register_hook(lambda g: g * float("nan"))
             return loss, count
 
-    for clip, what in ((1.0, "the gradient"), (0.0, "a weight")):
-        settings = TrainSettings(epochs=3, batch="6", save_every=0.0, clip=clip)
+    for most, what in ((1.0, "the gradient"), (0.0, "a weight")):
+        settings = TrainSettings(epochs=3, batch="6", save_every=0.0, clip=most)
         folder = tmp_path / what[-6:]
         folder.mkdir()
         with pytest.raises(PlaitError, match=f"{what} became nan in epoch 1"):

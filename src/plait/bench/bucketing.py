@@ -4,7 +4,8 @@ Every scheme trains the same network on batches of its own epoch. A few batches 
 the epoch's batches in the order of their size, and counted by the slots that they have.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
 from ..training.loop import clip
 from ..training.run import write_whole
-from .report import Report, interleaved, ratio, timing, tracked
+from .report import Report, ratio, timing, tracked
 
 STATIC = (8, 16, 24, 32, 60)  # and the longest
 BEST = (5, 10, 16)
@@ -77,15 +78,14 @@ class Network:
         result: Tensor = self.model.softmax(self.model(tokens, rows)[0], targets)
         return result
 
-    def epoch(self, scheme: Scheme) -> Callable[[], None]:
-        def run() -> None:
-            for batch in scheme.batches:
-                self.loss(*batch).backward()
-                clip(self.parameters, 5.0)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-
-        return run
+    def step(self, batch: tuple[Tensor, Tensor, Rows]) -> float:
+        """Seconds of a training step."""
+        start = time.perf_counter()
+        self.loss(*batch).backward()
+        clip(self.parameters, 5.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - start
 
     def gradients(self, batch: tuple[Tensor, Tensor, Rows]) -> list[Tensor]:
         loss = self.loss(*batch)
@@ -103,6 +103,23 @@ def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Sche
     made["ragged"] = Scheme(corpus, Sampler(lengths, batch, seed), False, count)
     made[f"ragged, pool:{POOL}"] = Scheme(corpus, Sampler(lengths, batch, seed, pool=POOL), False, count)
     return made
+
+
+def by_turns(net: Network, every: dict[str, Scheme], repeats: int) -> dict[str, list[float]]:
+    """Seconds for each scheme's batches, once per repeat. The schemes take turns batch by batch, there and back: they
+    are so long that a machine may have changed its mind between two of them.
+    """
+    seconds = {name: [0.0] * repeats for name in every}
+    for scheme in every.values():
+        net.step(scheme.batches[0])
+    names, turn = list(every), 0
+    for repeat in range(repeats):
+        for k in range(max(len(scheme.batches) for scheme in every.values())):
+            for name in names[:: 1 - 2 * (turn % 2)]:
+                if k < len(every[name].batches):
+                    seconds[name][repeat] += net.step(every[name].batches[k])
+            turn += 1
+    return seconds
 
 
 def measure(
@@ -137,7 +154,7 @@ def measure(
     rows, deviations = [], []
     for s in tracked(settings):
         net = Network(s, len(corpus.vocabulary))
-        seconds = interleaved({name: net.epoch(scheme) for name, scheme in every.items()}, repeats, least=0)
+        seconds = by_turns(net, every, repeats)
         epochs = {
             name: [t * scheme.epoch_slots / scheme.chosen_slots for t in seconds[name]]
             for name, scheme in every.items()
