@@ -140,7 +140,7 @@ def test_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:
     run = Run.create(str(tmp_path / "run"), "forecast", {})
-    with pytest.raises(PlaitError, match="is not there: the run stopped before its first checkpoint"):
+    with pytest.raises(PlaitError, match="is not there: the run stopped before it was written, or lost it"):
         resume(run)
 
 

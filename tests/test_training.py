@@ -3,7 +3,6 @@
 import functools
 import math
 import operator
-import os
 import random
 import signal
 from pathlib import Path
@@ -40,7 +39,7 @@ class Recall(Task):
         self.seen.append(indices.tolist())
         self.steps += 1
         if self.steps == self.stop_after:
-            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, in the middle of a step
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does, in the middle of a step
         y, _ = self.model["rnn"](self.x[indices])
         return (self.model["head"](y[:, -1]) - self.x[indices, 0]).square().mean(), len(indices)
 
@@ -241,7 +240,7 @@ def test_a_second_interrupt_stops_at_once() -> None:
     class Impatient(Recall):
         def loss(self, indices):
             for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             return super().loss(indices)
 
     with pytest.raises(KeyboardInterrupt):

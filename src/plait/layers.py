@@ -67,10 +67,13 @@ class Recurrent(nn.RNNBase):
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
-        lengths = check_lengths(lengths, T, B)
         if B == 0:
+            check_lengths(lengths, T, B)
             return self.forward(input, hx)
-        live = Live.of(lengths)
+        of = Live.checked
+        if torch.compiler.is_compiling():  # dynamo would make torch's operators of NumPy's
+            of = torch.compiler.disable(of)
+        live = of(lengths, T, B)
         rows = live.places(T, self.batch_first).to(input.device)
         y, state = self.forward(live.packed(input.flatten(0, 1).index_select(0, rows)), hx)
         padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)

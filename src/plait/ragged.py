@@ -28,6 +28,11 @@ class Live:
     sequence: Tensor  # (N,): and its sequence
 
     @classmethod
+    def checked(cls, given: Tensor | Sequence[int], T: int, B: int) -> "Live":
+        """Of the lengths that a user gave."""
+        return cls.of(check_lengths(given, T, B))
+
+    @classmethod
     def of(cls, lengths: Whole) -> "Live":  # (B,)
         order = np.argsort(-lengths, kind="stable")
         inverse = np.empty_like(order)
