@@ -243,8 +243,12 @@ def test_a_second_interrupt_stops_at_once() -> None:
                 signal.raise_signal(signal.SIGINT)
             return super().loss(indices)
 
-    with pytest.raises(KeyboardInterrupt):
-        train(Impatient(settings), settings)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(Impatient(settings), settings)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_every_setting_has_its_sentence() -> None:
