@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..check import worst
 from ..data import buckets
-from ..data.batches import Rows, before
+from ..data.batches import Rows
 from ..data.batches import sentences as rows_of
 from ..data.sampler import Sampler
 from ..errors import PlaitError, at_least
@@ -35,7 +36,7 @@ class Scheme:
 
     def __init__(self, corpus: Corpus, sampler: Sampler, padded: bool, count: int) -> None:
         self.corpus, self.sampler, self.padded = corpus.parts["train"], sampler, padded
-        self.before, self.lengths = before(self.corpus.ids, int(self.corpus.ids[-1])), self.corpus.lengths
+        self.before, self.lengths = corpus.before["train"], self.corpus.lengths
         every = sorted((self.slots(indices), k, indices) for k, indices in enumerate(sampler.batches(0)))
         self.epoch_slots = sum(slots for slots, _, _ in every)
         count = min(count, len(every))
@@ -72,7 +73,7 @@ class Network:
         torch.manual_seed(settings.seed)
         self.model = LanguageModel(settings, V)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=1e-3, fused=True)
 
     def loss(self, tokens: Tensor, targets: Tensor, rows: Rows) -> Tensor:
         result: Tensor = self.model.softmax(self.model(tokens, rows)[0], targets)
@@ -89,7 +90,7 @@ class Network:
 
     def gradients(self, batch: tuple[Tensor, Tensor, Rows]) -> list[Tensor]:
         loss = self.loss(*batch)
-        return [loss.detach(), *torch.autograd.grad(loss, list(self.model.parameters()))]
+        return [loss.detach(), *torch.autograd.grad(loss, self.parameters)]
 
 
 def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Scheme]:
@@ -195,8 +196,7 @@ def deviation(net: Network, every: dict[str, Scheme]) -> float:
     """Of the loss and each gradient of a batch, padded, from the same batch without padding."""
     padded, ragged = every["none"], every["ragged"]
     indices = next(iter(ragged.sampler.batches(0)))
-    pairs = zip(net.gradients(padded.batch(indices)), net.gradients(ragged.batch(indices)), strict=True)
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+    return worst(net.gradients(padded.batch(indices)), net.gradients(ragged.batch(indices)))
 
 
 def drawing(name: str, rows: Sequence[dict[str, Any]], ideal: float) -> bytes:

@@ -6,6 +6,7 @@ cross_entropy. All with the same optimizer, clipping and data.
 
 import copy
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data.batches import Streams
 from ..errors import PlaitError, at_least
-from ..layers import restore
+from ..layers import restore, state_of, states_of
 from ..tasks.language import Corpus, Language
 from ..tasks.settings import LanguageSettings
 from ..training import loop
@@ -35,19 +36,19 @@ class Plain(nn.Module):
             nn.init.uniform_(parameter, -s.init, s.init)
 
 
-class Trainer:
+class Trainer(ABC):
     """A model, its optimizer, and steps through the same text."""
 
     clip: Callable[..., Any]
 
     def __init__(self, model: nn.Module, count: int) -> None:
         self.model, self.count, self.at, self.parameters = model, count, 0, list(model.parameters())
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=LR, fused=True)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=LR, fused=True)
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
+    @abstractmethod
     def forward(self) -> Callable[[], Tensor]:
         """Runs the layers; what is returned then computes the loss."""
-        raise NotImplementedError
 
     def __call__(self) -> None:
         for _ in range(self.count):
@@ -110,7 +111,7 @@ class Script(Trainer):
 
 
 def detached(state: Any) -> Any:
-    return tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+    return state_of(tuple(s.detach() for s in states_of(state)))
 
 
 def measure(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from .. import layers
+from ..check import worst
 from ..data import text
 from ..errors import PlaitError, at_least
 from ..ragged import Live
@@ -70,8 +71,8 @@ class Draw:
             (self.ours(self.x, lengths=self.lengths)[0], self.ours),
         ):
             found.append([y.detach(), *torch.autograd.grad(y, [self.x, *layer.parameters()], self.d_y)])
-        worst: float = max(((b - a).abs().max() / a.abs().max()).item() for a, b in zip(*found, strict=True))
-        return worst
+        theirs, ours = found
+        return worst(ours, theirs)
 
 
 def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..data.batches import Rows, Streams, before, grouped, sentences
 from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
 from ..errors import PlaitError, at_least
-from ..layers import make, states_of
+from ..layers import make, state_of, states_of
 from ..training.run import Run, packed
 from ..training.settings import check_seed
 from .base import NamedTask, Table
@@ -72,6 +72,15 @@ class Corpus:
         unknown = {p: e.unknown for p, e in self.parts.items()}
         return {"vocabulary.json": vocabulary, "tokens.safetensors": packed(tensors, unknown)}
 
+    @property
+    def end(self) -> int:
+        return self.vocabulary.index[self.vocabulary.end]
+
+    @cached_property
+    def before(self) -> dict[str, Tensor]:
+        """What the network is given for each token of a part."""
+        return {part: before(encoded.ids, self.end) for part, encoded in self.parts.items()}
+
     @cached_property
     def digest(self) -> str:
         content = hashlib.sha256(json.dumps(self.vocabulary.to_json()).encode())
@@ -115,9 +124,7 @@ class Language(NamedTask):
     def __init__(self, settings: LanguageSettings, corpus: Corpus) -> None:
         s = self.settings = settings
         self.corpus, self.vocabulary = corpus, corpus.vocabulary
-        self.end = self.vocabulary.index[self.vocabulary.end]
-        train = corpus.parts["train"]
-        self.before = {part: before(e.ids, self.end) for part, e in corpus.parts.items()}
+        self.end, self.before, train = corpus.end, corpus.before, corpus.parts["train"]
         torch.manual_seed(s.seed)
         self.model = LanguageModel(s, len(self.vocabulary))
         self.state: tuple[Tensor, ...] | None = None
@@ -171,8 +178,7 @@ class Language(NamedTask):
     def nll(self, part: str, rows: Rows, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...], int]:
         """The mean of -log p over the rows, the states after them, and how many rows they are."""
         tokens, targets = self.before[part][rows.positions], self.corpus.parts[part].ids[rows.positions]
-        hx = state if state is None or len(state) > 1 else state[0]
-        h, after = self.model(tokens, rows, hx)
+        h, after = self.model(tokens, rows, None if state is None else state_of(tuple(state)))
         return self.model.softmax(h, targets.flatten().long()), states_of(after), targets.numel()
 
     def carried(self) -> dict[str, Tensor]:
