@@ -85,7 +85,9 @@ def test_version_engines_equations(plait) -> None:
 
     assert plait("--version")[1] == package.__version__ + "\n"
     out = plait("engines")[1]
-    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto"]
+    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto", "threads"]
+    runtime = json.loads(plait("engines", "--json", "-")[1])["openmp"]
+    assert runtime in out if runtime else "runs on one thread" in out
     out = plait("equations", "gru")[1]
     assert out.startswith("r, z = sigmoid(W x + b + R h + c)")
     assert "def gru_vjp(r, z, n, rh_n, h, h_new, d_h_new):" in out

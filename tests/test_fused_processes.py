@@ -1,5 +1,6 @@
 """The compiled kernels among other threads and processes: forks, workers, ranks, neighbours, too few threads."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -101,6 +102,64 @@ def test_two_python_threads_at_once(shared: bool) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(repeat, range(2))) == [100, 100]
+
+
+# Does what it is told before and after plait is imported, trains a little, and prints the runtime that runs the kernels
+# and whether torch uses it, too: what torch is told about threads, that runtime must know.
+RUNTIME = """
+import sys
+exec(sys.argv[1])
+import ctypes
+import torch
+import plait
+exec(sys.argv[2])
+from plait.kernels import threads
+
+layer = plait.LSTM(8, 80, engine="fused")
+layer(torch.randn(9, 20, 8))[0].sum().backward()
+omp = threads.openmp()
+known = []
+for count in (3, 2):
+    torch.set_num_threads(count)
+    known.append(ctypes.CDLL(omp.path).omp_get_max_threads())
+print(omp.path, known == [3, 2])
+"""
+SKLEARN = "import sklearn.ensemble"
+NOTHING = "pass"
+
+
+def runtime(before: str, after: str, **environment: str | Path) -> str:
+    path, is_torchs = python(RUNTIME, before, after, **environment)[0].split()
+    assert is_torchs == "True"
+    return path
+
+
+def intel() -> Path:
+    """An OpenMP of another kind, which has GNU's entry points as well."""
+    found = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if not found.is_file():
+        pytest.skip("intel-openmp is not installed")
+    return found
+
+
+@needs_threads
+@pytest.mark.parametrize("first", [True, False], ids=["before plait", "after plait"])
+def test_the_kernels_run_on_torchs_threads_whoever_else_brings_some(first: bool) -> None:
+    others = f"{SKLEARN}; import ctypes; ctypes.CDLL({str(intel())!r})"
+    assert runtime(*((others, NOTHING) if first else (NOTHING, others))) == threads.openmp().path
+
+
+@needs_threads
+@pytest.mark.parametrize("way", ["preloaded", "open to all"])
+def test_where_torch_takes_another_runtime_the_kernels_take_it_too(way: str) -> None:
+    preload = {"LD_PRELOAD": intel()} if way == "preloaded" else {}
+    opened = f"import ctypes; ctypes.CDLL({str(intel())!r}, ctypes.RTLD_GLOBAL)"
+    assert runtime(NOTHING if preload else opened, NOTHING, **preload) == str(intel())
+
+
+def test_a_runtime_that_torch_does_not_use_is_not_taken(monkeypatch) -> None:
+    monkeypatch.setattr(threads.OpenMP, "is_torchs", lambda _: False)
+    assert threads.openmp.__wrapped__() is None
 
 
 # Prints how many threads the kernels were told to take, and the largest deviation from engine numpy.

@@ -17,6 +17,7 @@ from .cells.trace import trace
 from .data import series
 from .data.text import UNK
 from .errors import PlaitError, at_least
+from .kernels.threads import openmp, why_alone
 from .tasks.base import NamedTask, Table
 from .tasks.forecast import Forecast
 from .tasks.language import Language
@@ -243,7 +244,9 @@ def list_engines(output: Output) -> None:
             f"{row['engine']:<{width}}  {row['about']}" + (f"; not here: {row['why_not']}" if row["why_not"] else "")
         )
     output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
-    output.result({"engines": rows, "auto": took})
+    runtime = openmp()
+    output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
+    output.result({"engines": rows, "auto": took, "openmp": runtime.path if runtime else None})
 
 
 def equations(cell: str, dt: float, output: Output) -> None:

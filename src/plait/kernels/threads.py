@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,35 +28,54 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
+class Place(ctypes.Structure):
+    """What dladdr tells of an address."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("file", "base", "symbol", "address")]
+
+
 class OpenMP:
+    """One OpenMP runtime of this process: its entry points, and the file that has them."""
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self.parallel = address_of(library.GOMP_parallel)
         self.team_size = address_of(library.omp_get_num_threads)
         self.inside = library.omp_in_parallel
+        self.set_threads = library.omp_set_num_threads
+        place = Place()
+        ctypes.CDLL(None).dladdr(ctypes.c_void_p(self.parallel), ctypes.byref(place))
+        self.path = os.fsdecode(ctypes.string_at(place.file)) if place.file else "unknown"
+
+    def is_torchs(self) -> bool:
+        """Whether torch hears of it when this runtime is told another number of threads."""
+        count = torch.get_num_threads()
+        self.set_threads(count + 1)
+        heard = torch.get_num_threads() == count + 1
+        self.set_threads(count)
+        return heard
 
 
 def address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def loaded() -> list[str]:
-    """The OpenMP libraries in this process. (A second one would bring a second set of threads.)"""
-    maps = Path("/proc/self/maps")
-    if maps.is_file():
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps.read_text().splitlines() if line.count("/")}
-    else:
-        paths = {str(path) for path in (Path(torch.__file__).parent / "lib").iterdir()}
-    ours = [p for p in sorted(paths) if Path(p).name.startswith(("libgomp", "libomp", "libiomp"))]
-    return sorted(ours, key=lambda p: not p.startswith(str(Path(torch.__file__).parents[1])))
-
-
 @cache
 def openmp() -> OpenMP | None:
-    for path in loaded():
+    """The runtime that torch uses, whichever others were loaded before it or after it: a kernel on the threads of
+    another one would have to share the cores with torch's.
+
+    The dynamic linker looks for what torch's library needs among the libraries that are open to all (LD_PRELOAD), then
+    among those that torch came with. So one of these two has it.
+    """
+    if sys.platform == "win32":  # torch's runtime there has no GOMP_parallel
+        return None
+    for file in (torch._C.__file__, None):
         try:
-            return OpenMP(ctypes.CDLL(path))
-        except (OSError, AttributeError):  # another runtime than GNU's, without its entry points
+            found = OpenMP(ctypes.CDLL(file))
+        except AttributeError:  # it has no such entry point
             continue
+        if found.is_torchs():
+            return found
     return None
 
 
