@@ -283,6 +283,81 @@ def test_what_does_not_fit_together_is_refused() -> None:
             layer(x)
 
 
+@pytest.fixture
+def back() -> tuple[list, tuple]:
+    """Arguments of the derivative's op that fit together: tensors, and the rest."""
+    x, tensors = torch.randn(4, 2, 3), [p.detach() for p in plait.LSTM(3, 5).parameters()]
+    rest = (None, 2, "lstm", "fused", 1, True, False)
+    rows, h, c, kept = torch.ops.plait.layer(x, tensors, *rest)
+    return [x, tensors, [kept], rows, [h, c]], rest
+
+
+BACK = ("x", "tensors", "kept", "d_rows", "d_finals")
+
+
+def test_the_ops_of_a_fitting_call_run(back) -> None:
+    tensors, rest = back
+    assert all(g.isfinite().all() for g in torch.ops.plait.layer_vjp(*tensors, *rest))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("x", lambda x: x[:3], r"input of shape \(3, 2, 3\): expected 6|what was kept is"),
+        ("x", lambda x: x[:, :1], r"input of shape \(4, 1, 3\): expected 8 rows of 3"),
+        ("x", lambda x: x.double(), r"weight w_ih is .* expected \(20, 3\) in torch.float64"),
+        ("tensors", lambda ts: [ts[0], ts[1][:, :2], *ts[2:]], r"weight w_hh is \(20, 2\)"),
+        ("kept", lambda ts: [ts[0][:-1]], r"what was kept is \(\d+,\) .* expected \(\d+,\)"),
+        ("kept", lambda ts: [ts[0].double()], r"what was kept is .*float64"),
+        ("kept", lambda ts: [], r"0 and 2 tensors: expected 1 and 2"),
+        ("d_rows", lambda d: d[:3], r"d_ of the output is \(3, 2, 5\) .* expected \(4, 2, 5\)"),
+        ("d_rows", lambda d: d.half(), r"d_ of the output is .*float16"),
+        ("d_finals", lambda ds: [ds[0][:, :1], ds[1]], r"d_ of the last state h is \(1, 1, 5\)"),
+        ("d_finals", lambda ds: ds[:1], r"1 and 1 tensors: expected 1 and 2"),
+    ],
+)
+def test_the_derivatives_op_refuses_what_does_not_fit(back, name: str, change, sentence: str) -> None:
+    tensors, rest = back
+    k = BACK.index(name)
+    with pytest.raises(PlaitError, match=sentence):
+        torch.ops.plait.layer_vjp(*tensors[:k], change(tensors[k]), *tensors[k + 1 :], *rest)
+
+
+def test_a_hook_that_gives_back_other_tensors_is_refused() -> None:
+    """Such hooks store what is saved elsewhere, or in less precision."""
+    layer, x = plait.LSTM(3, 5, engine="fused"), torch.randn(4, 2, 3)
+    for unpack, sentence in ((lambda t: t.half(), "in torch.float16"), (lambda t: t[..., :-1], "expected")):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            y, _ = layer(x)
+        with pytest.raises(PlaitError, match=sentence):
+            y.sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        y, _ = layer(x)
+    y.sum().backward()
+
+
+class Longer(Cell):
+    """A long step counts what was before more often: only at dt = 1 is d_rh the same as d_wx."""
+
+    name, gates, states, saved = "longer", ("a",), ("h",), ("a",)
+
+    @staticmethod
+    def step(wx, rh, state, dt, ops):
+        h = ops.tanh(wx[0] + rh[0] if dt == 1 else wx[0] + dt * rh[0])
+        return (h,), (h,)
+
+
+@pytest.mark.parametrize("dt", [1, 2])
+def test_what_is_kept_has_the_size_that_the_step_needs(dt: int) -> None:
+    """A long step may keep more than a short one."""
+    engine, cell, N, B = FusedEngine(), Longer(), 6, 2
+    w = [Weights(torch.randn(5, 3), torch.randn(5, 5), None, None, None)]
+    (kept,) = engine.blank(cell, w, N, B, torch.empty(0), dt)
+    shapes = engine.where(cell, w[0], N, B, dt).shapes
+    assert kept.numel() == sum(rows * columns for rows, columns in shapes)
+    assert engine.form(cell, w[0], dt).E == int(dt) - 1  # else this test tells nothing
+
+
 @pytest.mark.parametrize("lengths", [None, [2, 4]], ids=["dense", "ragged"])
 def test_the_default_device_is_not_the_layers(lengths) -> None:
     layer, x = plait.GRU(3, 5, engine="fused", bidirectional=True), torch.randn(4, 2, 3)

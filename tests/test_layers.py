@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
-from plait import PlaitError
+from plait import PlaitError, engines
 from plait.check import deviation, outputs_and_gradients, relative
 from plait.engines import fused
 from plait.kernels.layer import Layer
@@ -186,6 +186,44 @@ def test_layers_of_a_stack_share_what_a_ragged_batch_needs(monkeypatch) -> None:
 def test_wrong_lengths_get_a_sentence(lengths, sentence: str) -> None:
     with pytest.raises(PlaitError, match=sentence):
         plait.GRU(3, 4)(torch.randn(5, 2, 3), lengths=lengths)
+
+
+PACKINGS = [
+    ([2, 3, 1], 6, "step 1 has 3 sequences after 2 at the step before, expected at least 1 and never more than before"),
+    ([2, 20000, 3], 20005, "step 1 has 20000 sequences after 2"),
+    ([3, 0, 0], 3, "step 1 has 0 sequences after 3"),
+    ([0, 0], 0, "step 0 has 0 sequences, expected at least 1"),
+    ([3, -1], 2, "step 1 has -1 sequences"),
+    ([], 0, r"batch_sizes have shape \(0,\)"),
+    ([3, 2], 4, r"input of shape \(4, 3\): expected 5 rows of 3"),
+    ([3, 2], 7, r"input of shape \(7, 3\): expected 5 rows of 3"),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("sizes", "rows", "sentence"), PACKINGS)
+def test_sizes_of_a_packing_that_cannot_be(engine: str, sizes: list[int], rows: int, sentence: str) -> None:
+    packed = PackedSequence(torch.randn(rows, 3), torch.tensor(sizes, dtype=torch.int64))
+    with pytest.raises(PlaitError, match=sentence):
+        plait.GRU(3, 4, engine=engine)(packed)
+
+
+def test_sizes_that_are_no_whole_numbers() -> None:
+    for sizes in (torch.tensor([2.0, 1.0]), torch.tensor([[2, 1]])):
+        with pytest.raises(PlaitError, match="expected one whole number for each step"):
+            engines.Layout.ragged(sizes)
+
+
+@pytest.mark.parametrize(("sizes", "rows", "sentence"), [PACKINGS[0], PACKINGS[2], PACKINGS[-1]])
+def test_sizes_of_a_packing_are_looked_at_in_compiled_code_too(sizes, rows: int, sentence: str, dynamo) -> None:
+    compiled = torch.compile(plait.ImplicitGRU(3, 4), backend="aot_eager")
+    with dynamo.config.patch(allow_rnn=True), pytest.raises(PlaitError, match=sentence):
+        compiled(PackedSequence(torch.randn(rows, 3), torch.tensor(sizes)))
+    tensors = list(plait.GRU(3, 4).parameters())
+    with pytest.raises(PlaitError, match=sentence):
+        torch.ops.plait.layer(
+            torch.randn(rows, 3), tensors, torch.tensor(sizes), sizes[0], "gru", "fused", 1, True, False
+        )
 
 
 def test_lengths_want_a_batch_and_no_packing() -> None:

@@ -50,6 +50,8 @@ class Recurrent(nn.RNNBase):
     def _plait_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
         if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
             return self._plait_engine("torch", input, hx)  # torch refuses zero steps
+        if isinstance(input, PackedSequence):
+            check_packed(self, input)
         try:
             result: tuple[Any, State] = super().forward(input, hx)
         except RuntimeError as e:  # torch has no rule for its own layers; the reason is the same as ours
@@ -222,6 +224,13 @@ def check_arguments(
         if (s.dtype, s.device) != (input.dtype, input.device):
             found = f"{input.dtype} on {input.device}, {s.dtype} on {s.device}"
             raise RuntimeError(f"Input and hidden tensors are not alike: {found}")
+
+
+def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
+    """torch's own layers take sizes of 0, and more rows than the sizes add up to."""
+    layout = Layout.ragged(input.batch_sizes)
+    if not torch.compiler.is_compiling():
+        layout.check_rows(input.data, layer.input_size)
 
 
 def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ from torch.library import custom_op
 from . import cells, engines
 from .autograd import Call, run, run_vjp
 from .engines import Layout
+from .errors import PlaitError
 
 
 def call_of(
@@ -17,6 +18,8 @@ def call_of(
 ) -> Call:
     c = cells.get(cell)
     layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
+    if layout.B != B:
+        raise PlaitError(f"B {B}: expected {layout.B}, the first of batch_sizes.")
     return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias, stateful)
 
 
@@ -43,7 +46,7 @@ def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful):  # 
     c = cells.get(cell)
     call = Call(c, engine, Layout(0, B), directions, bias, stateful)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
-    kept = engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, call.weights(tensors), N, B, x)
+    kept = engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, call.weights(tensors), N, B, x, 1)
     return [*(x.new_empty(shape) for shape in call.shapes(x, tensors)), *kept]
 
 

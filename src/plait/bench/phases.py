@@ -38,7 +38,7 @@ class Laps:
         def mark() -> None:
             marks.append(time.perf_counter())
 
-        kept = engine.blank(self.cell, [w], self.layout.N, self.layout.B, self.x)
+        kept = engine.blank(self.cell, [w], self.layout.N, self.layout.B, self.x, 1)
         pages.advised(kept[0])
         (tape,) = engine.tapes(self.cell, [w], kept, self.layout, 1)
         assert w.b_ih is not None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
+from ..errors import PlaitError
 
 
 class Layout:
@@ -30,7 +31,16 @@ class Layout:
 
     @classmethod
     def ragged(cls, batch_sizes: Tensor) -> "Layout":
+        """Of the sizes that a user's PackedSequence has: whatever they are, no engine sees those that cannot be."""
+        if not torch.compiler.is_compiling():  # there the op makes its own layout, when there are numbers to look at
+            check_batch_sizes(batch_sizes)
         return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
+
+    def check_rows(self, x: Tensor, width: int) -> None:
+        if x.dim() < 2 or x.shape[-1] != width or x.shape[:-1].numel() != self.N:
+            raise PlaitError(
+                f"input of shape {tuple(x.shape)}: expected {self.N} rows of {width}, one for each step taken."
+            )
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -80,6 +90,21 @@ class Layout:
     def order(self, reverse: bool) -> range:
         """The steps as the recurrence walks them. Each row starts where its own sequence starts (or ends)."""
         return range(self.T - 1, -1, -1) if reverse else range(self.T)
+
+
+def check_batch_sizes(batch_sizes: Tensor) -> None:
+    if batch_sizes.dim() != 1 or batch_sizes.dtype.is_floating_point or not len(batch_sizes):
+        found = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
+        raise PlaitError(f"batch_sizes have {found}: expected one whole number for each step.")
+    sizes = np.array(batch_sizes.tolist())  # (T,)
+    more = np.flatnonzero(sizes[1:] > sizes[:-1])
+    if sizes[-1] < 1 or len(more):
+        t = more[0] + 1 if len(more) else int((sizes < 1).argmax())
+        before = f" after {sizes[t - 1]} at the step before" if t else ""
+        raise PlaitError(
+            f"batch_sizes: step {t} has {sizes[t]} sequences{before}, expected at least 1 and never more than before: "
+            "make the PackedSequence with pack_sequence or pack_padded_sequence."
+        )
 
 
 class Weights(NamedTuple):
@@ -225,7 +250,7 @@ class Engine(ABC):
         """-> per direction the derivative, per state d_ of the initial ones (D, B, .). What was kept is overwritten."""
 
     @abstractmethod
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
         """The tensors that a walk keeps for its derivative, with nothing in them yet."""
 
     @abstractmethod
@@ -265,6 +290,7 @@ class Engine(ABC):
 
         The rows are the caller's own: what is done to them does not reach what is kept.
         """
+        layout.check_rows(x, weights[0].w_ih.shape[1])
         shape, x = x.shape[:-1], x.flatten(0, -2)
         wx = [self.project(x, w) for w in weights]
         rows, finals, kept = self.recur([self.prepare(cell, w) for w in weights], wx, state0, layout, dt)
@@ -288,6 +314,7 @@ class Engine(ABC):
 
         `spend`: what was kept may be overwritten.
         """
+        layout.check_rows(x, weights[0].w_ih.shape[1])
         shape, x = x.shape, x.flatten(0, -2)
         d_rows = None if d_rows is None else d_rows.flatten(0, -2)
         kept = kept if spend else [t.clone() for t in kept]

@@ -54,8 +54,8 @@ class FusedEngine(Engine):
         GH, P = w.w_hh.shape
         return Kept(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
 
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
-        return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, 1).each)]
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
+        return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, dt).each)]
 
     def tapes(
         self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
@@ -101,7 +101,7 @@ class FusedEngine(Engine):
         self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         cell, weights = ps[0].cell, [p.weights for p in ps]
-        kept = self.blank(cell, weights, layout.N, layout.B, wx[0])
+        kept = self.blank(cell, weights, layout.N, layout.B, wx[0], dt)
         for tape, rows in zip(self.tapes(cell, weights, kept, layout, dt), wx, strict=True):
             tape.saved[0].copy_(rows)
         x = wx[0].new_empty(layout.N, weights[0].w_ih.shape[1])
@@ -121,13 +121,13 @@ class FusedEngine(Engine):
         w, N, D, S = weights[0], layout.N, len(weights), len(cell.states)
         (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
         H, form = GH // len(cell.gates), self.form(cell, w, dt)
-        check(form, x, state0, weights, layout)
+        check(form, x, "initial state", state0 or (), weights, layout)
         y = pages.empty(x, *x.shape[:-1], D * P)
         finals = [x.new_empty(D, layout.B, P if k == 0 else H) for k in range(S)]
         if N == 0:
             for k, final in enumerate(finals):
                 final.copy_(state0[k] if state0 is not None else torch.zeros_like(final))
-            return y, finals, self.blank(cell, weights, N, layout.B, x)
+            return y, finals, self.blank(cell, weights, N, layout.B, x, dt)
         project, stateful = kept is None and ours(self.schedule, N, GH, I), state0 is not None
         program = self.program(
             lambda layer: layer.forward(project=project, stateful=stateful),
@@ -162,6 +162,7 @@ class FusedEngine(Engine):
         needs = Needs(False, [True] * len(cell.states), [[False] * len(w.tensors) for w in weights])
         befores = [None] * len(ps)
         x = kept[0].new_empty(layout.N, weights[0].w_ih.shape[1])
+        check_back(self.where(cell, weights[0], layout.N, layout.B, dt), x, kept, d_rows, d_finals, weights, layout)
         _, d_state0, _, d_projected, _ = self.walk_back(
             cell, x, weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
         )
@@ -182,9 +183,10 @@ class FusedEngine(Engine):
         spend: bool = False,
         dt: float = 1,
     ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
+        check_back(self.where(cell, weights[0], layout.N, layout.B, dt), x, kept, d_rows, d_finals, weights, layout)
         if layout.N == 0:
             return nothing(cell, x, weights, d_finals, layout.B, needs)
-        x, own = x.contiguous(), kept[0] if spend else kept[0].clone()
+        x, own = x.contiguous(), kept[0].contiguous() if spend else kept[0].clone()
         befores: list[Tensor | None] = [None] * len(weights)
         if not layout.is_dense:
             tapes = self.tapes(cell, weights, [own], layout, dt)
@@ -295,24 +297,51 @@ NONE: tuple[None, ...] = (None,) * job.MOST_STATES
 NO_GRADIENTS: tuple[None, ...] = (None,) * (PER_DIRECTION - BEFORE)
 
 
-def check(form: Form, x: Tensor, state0: Sequence[Tensor] | None, weights: Sequence[Weights], layout: Layout) -> None:
+def check(
+    form: Form,
+    x: Tensor,
+    name: str,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Weights],
+    layout: Layout,
+) -> None:
     """The kernels know addresses only, and would read and write past the end of what is too short."""
     GH, I = weights[0].w_ih.shape
     H, D, B = GH // form.G, len(weights), layout.B
     P = weights[0].w_hh.shape[1] if form.projected else H
-    if x.numel() != layout.N * I:
-        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {layout.N} rows of {I}, one for each step taken.")
+    layout.check_rows(x, I)
     expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
     for w in weights:
         for k, t in enumerate(w):
             if t is not None and (t.shape != expected[k] or t.dtype != x.dtype or not t.is_cpu):
                 raise unlike(f"weight {w._fields[k]}", t, expected[k], x)
-    for k, s in enumerate(state0 or ()):
+    for k, s in enumerate(states):
         shape = (D, B, P if k == 0 else H)
-        if s.shape != shape or s.dtype != x.dtype or not s.is_cpu:
-            raise unlike(f"initial state {form.cell.states[k]}", s, shape, x)
+        if s is not None and (s.shape != shape or s.dtype != x.dtype or not s.is_cpu):
+            raise unlike(f"{name} {form.cell.states[k]}", s, shape, x)
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
+
+
+def check_back(
+    where: Kept,
+    x: Tensor,
+    kept: Sequence[Tensor],
+    d_rows: Tensor | None,
+    d_finals: Sequence[Tensor | None],
+    weights: Sequence[Weights],
+    layout: Layout,
+) -> None:
+    """Also of what came out of the forward pass: hooks on saved tensors, and callers of the op, may give others."""
+    D = len(weights)
+    if len(kept) != 1 or len(d_finals) != where.form.S:
+        found = f"{len(kept)} and {len(d_finals)} tensors"
+        raise PlaitError(f"what was kept and d_ of the last states are {found}: expected 1 and {where.form.S}.")
+    check(where.form, x, "d_ of the last state", d_finals, weights, layout)
+    shapes = {"what was kept": (kept[0], (D * where.each,)), "d_ of the output": (d_rows, (*x.shape[:-1], D * where.P))}
+    for name, (t, shape) in shapes.items():
+        if t is not None and (t.shape != shape or t.dtype != x.dtype or not t.is_cpu):
+            raise unlike(name, t, shape, x)
 
 
 def unlike(name: str, t: Tensor, shape: tuple[int, ...], x: Tensor) -> PlaitError:

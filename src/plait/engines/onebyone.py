@@ -21,7 +21,7 @@ class OneByOne(Engine):
     ) -> tuple[Derivative, Sequence[Tensor]]:
         """-> and d_ of the initial states, per state (B, .)"""
 
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor) -> list[Tensor]:
+    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
         kept = []
         for w in weights:
             H = w.w_hh.shape[0] // len(cell.gates)
@@ -43,7 +43,7 @@ class OneByOne(Engine):
         self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         cell, weights = ps[0].cell, [p.weights for p in ps]
-        kept = self.blank(cell, weights, layout.N, layout.B, wx[0])
+        kept = self.blank(cell, weights, layout.N, layout.B, wx[0], dt)
         tapes, finals = self.tapes(cell, weights, kept, layout, dt), []
         for d, tape in enumerate(tapes):
             for k in range(len(cell.states)):
