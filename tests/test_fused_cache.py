@@ -1,5 +1,7 @@
 """Compiled code is kept: found by the next process, never loaded when it is another's or damaged, never in the way."""
 
+import hashlib
+import os
 import shutil
 import threading
 import time
@@ -7,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 import torch
 
@@ -16,7 +19,7 @@ from plait.cells.gru import GRU
 from plait.check import worst
 from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
-from plait.kernels import compiler
+from plait.kernels import cache, compiler
 from plait.kernels.target import Form, Target
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
@@ -53,6 +56,18 @@ def compiled(err: str) -> list[str]:
     return [line[len(start) : line.index(end)] for line in err.splitlines()]
 
 
+def read(path: Path) -> bytes | None:
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        return cache.Cache(path.parent, handle, None).read(path.name)
+    finally:
+        os.close(handle)
+
+
+def with_digest(code: bytes) -> bytes:
+    return code + hashlib.sha256(code).digest()
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -63,7 +78,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler.walk()
     name = f"{compiler.key('walk')}.o"
     path = tmp_path_factory.mktemp("walk") / name
-    shutil.copy(compiler.folder() / name, path)
+    shutil.copy(cache.folder() / name, path)
     return path
 
 
@@ -125,10 +140,13 @@ def test_two_processes_at_the_same_moment(wanted: str, first, walk_only: Path, t
     try:
         until(lambda: all(path.exists() for path in ready))
         gate.touch()
+        said = []
         for out, err in map(finish, running):
             assert is_right(out)
             assert "not kept" not in err
-            assert compiled(err)[-1] == "rnn in float32"
+            said += compiled(err)
+        everything = ["the walk through time", "rnn in float32"]
+        assert sorted(said) == sorted(everything[1 if wanted == "leaf" else 0 :])  # each once, by one of them
     finally:
         for process in running:
             process.kill()
@@ -153,7 +171,19 @@ DAMAGES = {
     "the last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
     "longer": lambda data: data + b"\n",
     "text": lambda data: b"<html>404</html>" * 99,
+    # whole, as far as the digest tells
+    "no object file": lambda data: with_digest(b"<html>404</html>" * 99),
+    "nothing": lambda data: with_digest(b""),
+    "half an object file": lambda data: with_digest(data[: len(data) // 2]),
+    "an object file without the functions": lambda data: with_digest(object_file("other")),
 }
+
+
+def object_file(name: str) -> bytes:
+    """With one function that returns 1."""
+    text = f'define i32 @"{name}"() {{ ret i32 1 }}'
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    return machine.emit_object(llvm.parse_assembly(text))
 
 
 def test_a_damaged_file_is_compiled_again_also_after_a_kill(first, walk_only: Path, leaf: str) -> None:
@@ -171,14 +201,14 @@ def test_a_damaged_file_is_compiled_again_also_after_a_kill(first, walk_only: Pa
     assert compiled(err) == ["rnn in float32"]
     assert is_right(out)
     assert names(walk_only) == names(first[0])
-    assert compiler.read(walk_only / leaf) is not None
+    assert read(walk_only / leaf) is not None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_no_damage_goes_unnoticed(damage: str, first, leaf: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path))
     data = (first[0] / leaf).read_bytes()
-    code = compiler.read(first[0] / leaf)
+    code = read(first[0] / leaf)
     (tmp_path / "kept.o").write_bytes(DAMAGES[damage](data))
     built = []
 
@@ -209,13 +239,149 @@ def test_what_cannot_be_kept_is_used_all_the_same(
     blocked, first, leaf: str, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.setenv("PLAIT_CACHE", str(blocked(tmp_path)))
-    before, code = names(tmp_path), compiler.read(first[0] / leaf)
+    before, code = names(tmp_path), read(first[0] / leaf)
     for _ in range(2):
         assert all(compiler.load("a test", "kept", lambda: code, compiler.NAMES).values())
         err = capfd.readouterr().err
         assert compiled(err) == ["a test"]
         assert "(not kept: [Errno " in err
     assert names(tmp_path) == before
+
+
+# --- other people's files --------------------------------------------------------------------------------------------
+def give_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 4711, 4711)
+
+
+STRANGERS = {
+    "belongs to user 4711": give_away,
+    "can be written to by others": lambda path: path.chmod(path.stat().st_mode | 0o020),
+    "can be written to by others ": lambda path: path.chmod(path.stat().st_mode | 0o002),
+}
+
+
+@pytest.fixture
+def planted(first, leaf: str, tmp_path: Path, monkeypatch) -> Path:
+    """Code that would be loaded, if this user alone could have written it."""
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    shutil.copy(first[0] / leaf, folder / "kept.o")
+    monkeypatch.setenv("PLAIT_CACHE", str(folder))
+    return folder / "kept.o"
+
+
+def is_loaded(path: Path) -> bool:
+    """Whether that code is taken, and none is compiled instead."""
+    built, code = [], path.read_bytes()[:-32]
+
+    def build() -> bytes:
+        built.append(path)
+        return code
+
+    assert all(compiler.load("a test", path.stem, build, compiler.NAMES).values())
+    return not built
+
+
+@pytest.mark.parametrize("what", STRANGERS)
+def test_a_folder_that_others_can_write_to_is_not_used(what: str, planted: Path, capfd) -> None:
+    assert is_loaded(planted)
+    before = planted.read_bytes()
+    STRANGERS[what](planted.parent)
+    assert not is_loaded(planted)
+    err = capfd.readouterr().err
+    assert f"(not kept: {planted.parent} {what.strip()}" in err
+    assert "set PLAIT_CACHE to a folder of your own" in err
+    assert planted.read_bytes() == before
+    assert names(planted.parent) == ["kept.o"]
+
+
+@pytest.mark.parametrize("what", STRANGERS)
+def test_a_file_that_others_can_write_to_is_replaced(what: str, planted: Path, capfd) -> None:
+    STRANGERS[what](planted)
+    assert not is_loaded(planted)
+    err = capfd.readouterr().err
+    assert f"plait: {planted} {what.strip()}" in err
+    assert "it is not used" in err
+    assert planted.stat().st_mode & 0o777 == 0o600
+    assert planted.stat().st_uid == os.geteuid()
+    assert is_loaded(planted)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_is_not_read(kind: str, planted: Path) -> None:
+    code = planted.rename(planted.parent / "elsewhere")
+    {"link": lambda: planted.symlink_to(code), "pipe": lambda: os.mkfifo(planted), "folder": planted.mkdir}[kind]()
+    built = []
+    compiler.load("a test", "kept", lambda: built.append(kind) or code.read_bytes()[:-32], compiler.NAMES)
+    assert built == [kind]
+
+
+def test_the_folder_is_made_for_this_user_alone(first, leaf: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PLAIT_CACHE", str(tmp_path / "new"))
+    before = os.umask(0o000)
+    try:
+        compiler.load("a test", "kept", lambda: read(first[0] / leaf), compiler.NAMES)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "kept.o").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_user_without_a_home_compiles_in_memory(planted: Path, monkeypatch, capfd) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(cache, "folder", nowhere)
+    assert not is_loaded(planted)
+    assert "(not kept: Could not determine home directory." in capfd.readouterr().err
+
+
+# --- other processes, other days -------------------------------------------------------------------------------------
+def test_a_process_that_hangs_while_it_compiles_does_not_hold_up_others(planted: Path, monkeypatch) -> None:
+    monkeypatch.setattr(cache, "PATIENCE", 0.1)
+    planted.unlink()
+    with cache.opened() as theirs, theirs.locked():
+        started = time.monotonic()
+        assert all(compiler.load("a test", "kept", lambda: object_file("f"), ("f",)).values())
+        assert time.monotonic() - started >= 0.1  # it did wait
+    assert names(planted.parent) == ["kept.o"]
+
+
+def test_whoever_waited_takes_what_the_other_compiled(planted: Path) -> None:
+    code, waiting = planted.read_bytes(), threading.Event()
+    planted.unlink()
+
+    def build() -> bytes:
+        raise AssertionError("it was there")
+
+    def load() -> None:
+        waiting.set()
+        found.append(compiler.load("a test", "kept", build, compiler.NAMES))
+
+    found: list[dict[str, int]] = []
+    thread = threading.Thread(target=load)
+    with cache.opened() as theirs, theirs.locked():
+        thread.start()
+        assert waiting.wait(PATIENCE)
+        time.sleep(0.1)
+        assert not found
+        planted.write_bytes(code)
+    thread.join(PATIENCE)
+    assert all(found[0].values())
+
+
+def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
+    folder, day = planted.parent, 86400
+    old, used, fresh = (f"{c * 32}.o" for c in "012")
+    for name, days in ((old, 91), (used, 89), (fresh, 0), ("left.partial", 2), ("new.partial", 0), ("mine.o", 500)):
+        shutil.copy(planted, folder / name)
+        os.utime(folder / name, (time.time() - days * day,) * 2)
+    compiler.load("a test", "other", lambda: read(planted), compiler.NAMES)
+    assert names(folder) == sorted([used, fresh, "new.partial", "mine.o", "kept.o", "other.o"])
+    assert is_loaded(folder / used)
+    assert time.time() - (folder / used).stat().st_mtime < day  # and so it will stay
 
 
 @pytest.mark.slow
@@ -237,7 +403,7 @@ def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch) -> No
     def build() -> bytes:
         compiling.set()
         forked.wait()
-        return compiler.read(kept)
+        return read(kept)
 
     thread = threading.Thread(target=compiler.load, args=("a test", "other", build, compiler.NAMES))
     thread.start()
@@ -308,6 +474,14 @@ def test_another_version_has_other_names(monkeypatch) -> None:
         monkeypatch.setattr(compiler, "version", lambda n, name=name: version(n) + (".1" if n == name else ""))
         keys.add(compiler.key("walk"))
     assert len(keys) == 3
+
+
+def test_settings_of_numba_are_part_of_the_name(monkeypatch) -> None:
+    keys = [compiler.key("walk")]
+    for value in ("0", "1"):
+        monkeypatch.setenv("NUMBA_OPT", value)
+        keys.append(compiler.key("walk"))
+    assert len(set(keys)) == 3
 
 
 def test_editing_any_text_of_the_kernels_gives_other_names(tmp_path: Path, monkeypatch) -> None:

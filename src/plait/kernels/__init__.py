@@ -11,7 +11,8 @@ machine      what compiled loops do beside arithmetic: words in memory, tickets,
 products     rows times panels, and products over all steps
 recurrence   the walk through time, forward and back
 native       all of this as machine code
-compiler     where machine code is kept
+compiler     compiled when it is first needed
+cache        where machine code is kept
 job          what a kernel is told, word by word
 program      a call, made ready once for all calls with the same shapes
 layer        what a program says about a layer

@@ -1,23 +1,24 @@
-"""Machine code, and where it is kept: one object file per text, version and processor, in the user's cache folder.
+"""Machine code: one object file per text, version and processor, compiled when it is first needed, and kept (cache.py).
 
 Nothing in these files refers to Python, so a later process loads them with LLVM alone, without numba.
 """
 
 import hashlib
 import os
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from ..cells.trace import trace
+from . import cache
 from .target import Form, host
 
 _lock = threading.RLock()
@@ -36,20 +37,7 @@ if hasattr(os, "register_at_fork"):
 Addresses = dict[str, int]  # name of a function -> where it is
 
 
-def folder() -> Path:
-    """PLAIT_CACHE, or plait's own in the user's cache folder."""
-    if given := os.environ.get("PLAIT_CACHE"):
-        return Path(given)
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "plait"
-
-
-@cache
+@once
 def texts() -> bytes:
     """Everything that generates code, as it is written now."""
     here = Path(__file__).parent
@@ -59,13 +47,14 @@ def texts() -> bytes:
 def key(*parts: str) -> str:
     cpu = host()
     versions = [f"{name} {version(name)}" for name in ("numba", "llvmlite")]
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
     digest = hashlib.sha256(texts())
-    for part in (*parts, *versions, cpu.name, *cpu.features, cpu.machine):
+    for part in (*parts, *versions, *settings, cpu.name, *cpu.features, cpu.machine):
         digest.update(b"\0" + part.encode())
     return digest.hexdigest()[:32]
 
 
-@cache
+@once
 def walk() -> Addresses:
     """The functions that all cells share."""
 
@@ -77,7 +66,7 @@ def walk() -> Addresses:
     return load("the walk through time", key("walk"), build, WALKS)
 
 
-@cache
+@once
 def leaves(form: Form) -> Addresses:
     """Those that are made for one cell and one kind of number."""
 
@@ -93,6 +82,7 @@ def leaves(form: Form) -> Addresses:
     return load(what, key(*text), build, (*NAMES, *more))
 
 
+ELF_HEADER = 64  # bytes
 WALKS = ("plait_rows", "plait_gemms", "plait_walk", "plait_start")
 NAMES = (
     "plait_product",
@@ -110,54 +100,52 @@ NAMES = (
 
 
 def load(what: str, name: str, build: Callable[[], bytes], functions: tuple[str, ...]) -> Addresses:
-    with _lock:
-        path = folder() / f"{name}.o"
-        code = read(path)
-        if code is None:
-            print(f"plait: compiling {what} for this processor ...", end=" ", file=sys.stderr, flush=True)
-            start = time.perf_counter()
-            code = build()
-            why_not = write(path, code)
-            kept = "kept for later" if why_not is None else f"not kept: {why_not}"
-            print(f"{time.perf_counter() - start:.1f} s ({kept})", file=sys.stderr, flush=True)
-        return link(code, functions)
+    file = f"{name}.o"
+    with _lock, cache.opened() as kept:
+        found = find(kept, file, functions)
+        if found is None:
+            with kept.locked():
+                found = find(kept, file, functions)  # by another process, meanwhile
+                if found is None:
+                    found = link(compiled(what, build, kept, file), functions)
+        assert found is not None, f"the code of {what} lacks one of {functions}"
+        return found
 
 
-def read(path: Path) -> bytes | None:
-    """What was kept, unless it is damaged: a file ends with the digest of what comes before."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    code, digest = data[:-32], data[-32:]
-    return code if hashlib.sha256(code).digest() == digest else None
+def find(kept: cache.Cache, file: str, functions: tuple[str, ...]) -> Addresses | None:
+    code = kept.read(file)
+    return None if code is None or not is_whole(code) else link(code, functions)
 
 
-def write(path: Path, code: bytes) -> str | None:
-    """None if it is kept now, else why it is not. Whole or not at all, whoever else writes the same."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                file.write(code + hashlib.sha256(code).digest())
-                file.close()
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as e:
-        return str(e)
-    return None
+def is_whole(code: bytes) -> bool:
+    """Whether LLVM can read it: it goes past the end of an object file that was cut short, or is none."""
+    if code.startswith(b"\x7fELF") and len(code) >= ELF_HEADER:
+        (start,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
+        end: int = start + size * count  # of the table of sections, the last thing in it
+        return end <= len(code)
+    return code.startswith(b"\xcf\xfa\xed\xfe")  # macOS's
 
 
-def link(code: bytes, functions: tuple[str, ...]) -> Addresses:
+def compiled(what: str, build: Callable[[], bytes], kept: cache.Cache, file: str) -> bytes:
+    print(f"plait: compiling {what} for this processor ...", end=" ", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    code = build()
+    why_not = kept.write(file, code)
+    outcome = "kept for later" if why_not is None else f"not kept: {why_not}"
+    print(f"{time.perf_counter() - start:.1f} s ({outcome})", file=sys.stderr, flush=True)
+    return code
+
+
+def link(code: bytes, functions: tuple[str, ...]) -> Addresses | None:
+    """Where the functions are in memory; None if there is one that the code lacks."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
     found = {name: engine.get_function_address(name) for name in functions}
-    assert all(found.values()), found
+    if not all(found.values()):
+        return None
+    _engines.append(engine)
     return found
