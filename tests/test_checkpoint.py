@@ -23,17 +23,19 @@ SETTINGS = ForecastSettings(epochs=100, hidden=200, patience=0, save_every=0.0) 
 
 def train_until_killed(folder: str, resume: bool) -> None:
     torch.set_num_threads(1)
-    train(Forecast(SETTINGS, series.airline()), SETTINGS, Run.open(folder), resume=resume)
+    run = Run.open(folder) if resume else Run.create(folder, "forecast", {"settings": SETTINGS.as_dict()})
+    train(Forecast(SETTINGS, series.airline()), SETTINGS, run, resume=resume)
 
 
 def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
     """50 times, at random moments: the run always goes on, never back, and ends where an undisturbed one ends."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["plait.training.loop", "plait.tasks.forecast", "torch._dynamo"])
-    run = Run.create(str(tmp_path / "run"), "forecast", {"settings": SETTINGS.as_dict()})
+    run, whole = Run(tmp_path / "run"), Run(tmp_path / "whole")
     rng, partial, steps_before, kills = random.Random(0), 0, -1, 0
     state = run.path / "state.safetensors"
     while kills < 50:
+        assert state.exists() == run.path.exists()  # it is there with all that it takes to go on, or not at all
         process = context.Process(target=train_until_killed, args=(str(run.path), state.exists()))
         began = state.stat().st_mtime_ns if state.exists() else None
         process.start()
@@ -54,7 +56,6 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
             steps_before = steps
     assert partial > 0, "no kill met a write: the test has lost its point"
     assert steps_before > 0
-    whole = Run.create(str(tmp_path / "whole"), "forecast", {})
     for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
         process = context.Process(target=train_until_killed, args=(str(path), go_on))
         process.start()
@@ -138,14 +139,24 @@ def test_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
         resume(run)
 
 
-def test_no_checkpoint_yet(tmp_path: Path) -> None:
-    run = Run.create(str(tmp_path / "run"), "forecast", {})
-    with pytest.raises(PlaitError, match="is not there: the run stopped before it was written, or lost it"):
+def test_a_checkpoint_that_was_lost(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    (run.path / "state.safetensors").unlink()
+    with pytest.raises(
+        PlaitError, match=r"state.safetensors is not there: restore it from a copy, or train again with"
+    ):
         resume(run)
 
 
+def begun(out: str | None) -> Run:
+    run = Run.create(out, "forecast", {}, {"series.csv": b"1"})
+    with run.locked():
+        run.begin()
+    return run
+
+
 def test_run_folders_are_numbered_and_never_overwritten(empty_folder: Path) -> None:
-    assert [str(Run.create(None, "forecast", {}).path) for _ in range(3)] == [f"runs/forecast-{k}" for k in (1, 2, 3)]
+    assert [str(begun(None).path) for _ in range(3)] == [f"runs/forecast-{k}" for k in (1, 2, 3)]
     with pytest.raises(PlaitError, match=r"runs/forecast-2 exists already: choose another --out, or .*--resume"):
         Run.create("runs/forecast-2", "forecast", {})
     (empty_folder / "file").write_text("")
@@ -154,7 +165,8 @@ def test_run_folders_are_numbered_and_never_overwritten(empty_folder: Path) -> N
     with pytest.raises(PlaitError, match="file is a file: a run needs a folder to be in"):
         Run.create("file/run", "forecast", {})
     (empty_folder / "empty").mkdir()
-    assert Run.create("empty", "forecast", {}).path.name == "empty"
+    assert begun("empty").path.name == "empty"
+    assert sorted(p.name for p in (empty_folder / "empty").iterdir()) == ["config.json", "series.csv"]
 
 
 def test_what_is_not_a_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
-from . import cells, engines, tasks
+from . import cells, engines, signals, tasks
 from . import check as ladder
 from .cells.trace import trace
 from .data import series
@@ -22,9 +22,11 @@ from .tasks.base import NamedTask, Table
 from .tasks.forecast import Forecast
 from .tasks.language import Language
 from .tasks.pictures import check_picture, forecast_picture
+from .training.files import check_target, write_whole
 from .training.loop import Outcome, train
 from .training.progress import reporter
-from .training.run import Run, load_weights, write_whole
+from .training.run import Run, go_on
+from .training.tensors import load_weights
 
 AnyTask = TypeVar("AnyTask", bound=NamedTask)
 
@@ -42,12 +44,8 @@ class Output:
     def __init__(self, json_file: str | None) -> None:
         self.json_file = json_file
         self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, emoji=False, soft_wrap=True)
-        if (
-            json_file
-            and json_file != "-"
-            and (Path(json_file).is_dir() or not Path(json_file).absolute().parent.is_dir())
-        ):
-            raise PlaitError(f"--json {json_file} cannot be written: expected a file in a folder that exists.")
+        if json_file is not None and json_file != "-":
+            check_target(Path(json_file), f"--json {json_file}")
 
     def line(self, text: str = "") -> None:
         self.console.print(text)
@@ -68,7 +66,7 @@ class Output:
         text = json.dumps(value, indent=1, allow_nan=False)
         if self.json_file == "-":
             print(text)
-        elif self.json_file:
+        elif self.json_file is not None:
             write_whole(Path(self.json_file), (text + "\n").encode())
 
 
@@ -96,12 +94,13 @@ def train_task(
         settings = cls.kind(**options)
         used = set_threads(threads)
         task = cls.read(settings)
-        run = Run.create(out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
+        run: Run = Run.create(out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
     else:
         changes = {name: options[name] for name in given}
         changes |= {name: value for name, value in (("out", out), ("threads", threads)) if value is not None}
         run, task = open_run(resume, name, changes)
-    describe(run, task, output)
+        signals.go_on = go_on(name, run.path)
+    describe(task, output)
     watcher = reporter(output.console, task.unit, task.shown)
     outcome = train(task, task.settings, run, watcher, resume=resume is not None)
     finish(run, task, outcome, task.evaluate(), output)
@@ -117,15 +116,18 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
     try:
         settings = cls.kind(**config["settings"])
         stored = {**settings.as_dict(), "threads": config["threads"]}
-    except (TypeError, KeyError) as e:
+    except PlaitError as e:
+        raise PlaitError(f"{path}/config.json has settings that make no sense: {e}") from None
+    except (TypeError, KeyError, ValueError, OverflowError) as e:
         raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
+    run.check(config)
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
         set_threads(config["threads"])  # the last bit of a sum hangs on their number
     opened = cls.reopen(settings, run.path)
     if changes:
         with run.locked():  # not while another process trains it
-            run.write_config(cls.name, {**config, "settings": settings.as_dict()})
+            run.write_config({**config, "settings": settings.as_dict()})
     return run, opened
 
 
@@ -140,7 +142,7 @@ def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], pat
     return {name: value for name, value in changes.items() if name in free}
 
 
-def describe(run: Run, task: NamedTask, output: Output) -> None:
+def describe(task: NamedTask, output: Output) -> None:
     s, parameters = task.settings, sum(p.numel() for p in task.model.parameters())
     engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
     chosen = f"{engine} (auto)" if s.engine == "auto" else engine
@@ -149,7 +151,6 @@ def describe(run: Run, task: NamedTask, output: Output) -> None:
     for line in [*data, f"{model}, {parameters:,} parameters"]:
         output.line(line)
     output.line(f"engine {chosen}, {threads} thread{'s' if threads > 1 else ''}")
-    output.line(f"run {run.path}")
 
 
 def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
@@ -172,7 +173,7 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
     for name in pictures:
         output.line(f"{'picture':<{width}}  {run.path / name}")
     if outcome.interrupted:
-        output.line(f"{'go on':<{width}}  plait train {task.name} --resume {run.path}")
+        output.line(f"{'go on':<{width}}  {go_on(task.name, run.path)}")
     output.line(f"{word:<{width}}  {command}")
     output.result({"run": str(run.path), "interrupted": outcome.interrupted, **history})
 
@@ -203,7 +204,7 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
 def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
     set_threads(threads)
     at_least("steps", steps, 1)
-    target = check_picture(picture) if picture else Path(path) / "future.png"
+    target = check_picture(picture) if picture is not None else Path(path) / "future.png"
     _, task = trained(path, Forecast)
     source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
     if task.scale.log and not (source.values > 0).all():

@@ -19,8 +19,9 @@ from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
 from ..errors import PlaitError, at_least
 from ..layers import make, state_of, states_of
-from ..training.run import Run, packed
+from ..training.files import read_plain
 from ..training.settings import check_seed
+from ..training.tensors import packed, unpacked
 from .base import NamedTask, Table
 from .pictures import perplexity_picture
 from .settings import LanguageSettings
@@ -52,17 +53,20 @@ class Corpus:
     @classmethod
     def reopen(cls, folder: Path, name: str) -> "Corpus":
         path = folder / "vocabulary.json"
+        content = read_plain(path)
         try:
-            vocabulary = Vocabulary.from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError) as e:
+            vocabulary = Vocabulary.from_json(json.loads(content), str(path))
+        except (ValueError, RecursionError) as e:
             raise PlaitError(f"{path} cannot be read ({e}): restore it from a copy, or train again.") from None
-        tensors, unknown = Run(folder).read_tensors("tokens.safetensors")
+        path = folder / "tokens.safetensors"
+        tensors, unknown = unpacked(path)
         try:
             parts = {p: Encoded(tensors[f"{p}.ids"], tensors[f"{p}.starts"], unknown[p]) for p in text.PARTS}
         except KeyError as e:
-            raise PlaitError(
-                f"{folder}/tokens.safetensors lacks {e}: restore it from a copy, or train again."
-            ) from None
+            raise PlaitError(f"{path} lacks {e}: restore it from a copy, or train again.") from None
+        for part, encoded in parts.items():
+            if wrong := misfit(encoded, len(vocabulary)):
+                raise PlaitError(f"{path}: {wrong} in part {part}: restore it from a copy, or train again.")
         return cls(name, vocabulary, parts)
 
     def files(self) -> dict[str, bytes]:
@@ -88,6 +92,22 @@ class Corpus:
             content.update(self.parts[part].ids.numpy().tobytes())
             content.update(self.parts[part].starts.numpy().tobytes())
         return content.hexdigest()
+
+
+def misfit(encoded: Encoded, V: int) -> str | None:
+    """What keeps it from being a text in a vocabulary of V tokens."""
+    ids, starts, unknown = encoded.ids, encoded.starts, encoded.unknown
+    if ids.dtype != torch.int32 or ids.dim() != 1 or not len(ids):
+        return f"ids of shape {tuple(ids.shape)} and {ids.dtype}, not a row of int32,"
+    if int(ids.min()) < 0 or int(ids.max()) >= V:
+        return f"ids from {int(ids.min())} to {int(ids.max())}, with a vocabulary of {V},"
+    if starts.dtype != torch.int64 or starts.dim() != 1 or len(starts) < 2:
+        return f"starts of shape {tuple(starts.shape)} and {starts.dtype}, not a row of int64,"
+    if int(starts[0]) != 0 or int(starts[-1]) != len(ids) or int(starts.diff().min()) < 1:
+        return f"starts that do not rise from 0 to {len(ids)}"
+    if type(unknown) is not int or not 0 <= unknown <= len(ids):
+        return f"{unknown!r:.40} unknown ones of {len(ids)}"
+    return None
 
 
 class LanguageModel(nn.Module):

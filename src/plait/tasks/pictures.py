@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.series import Series, Values
 from ..errors import PlaitError
+from ..training.files import check_target
 
 
 def forecast_picture(
@@ -62,10 +63,11 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
 def check_picture(path: str) -> Path:
     """Where a picture can be written, or a sentence."""
     place = Path(path)
-    if place.is_dir() or place.suffix.lower() != ".png" or not place.absolute().parent.is_dir():
+    if place.suffix.lower() != ".png" or not place.absolute().parent.is_dir():
         raise PlaitError(
             f"--picture {path}: expected the name of a PNG file, such as future.png, in a folder that exists."
         )
+    check_target(place, f"--picture {path}")
     return place
 
 

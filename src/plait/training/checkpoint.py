@@ -1,5 +1,7 @@
 """Everything that a run needs to go on to the very same weights: model, optimizer, random states, position, history."""
 
+import itertools
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +11,12 @@ import torch
 from torch import Tensor
 
 from ..errors import PlaitError
-from .run import Run, load_weights, with_prefix
+from .run import Run
 from .task import Task
+from .tensors import load_weights, with_prefix
+
+# What comes of reading a checkpoint that has another shape.
+WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, AssertionError, RuntimeError)
 
 
 @dataclass
@@ -25,6 +31,19 @@ class Progress:
     best: float | None = None  # validation
     best_epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, value: dict[str, Any], steps: int) -> "Progress":
+        """As it was saved, in epochs of so many steps."""
+        progress = cls(**value)
+        whole = progress.epoch, progress.position, progress.count, progress.best_epoch
+        numbers = progress.loss, progress.seconds, 0.0 if progress.best is None else progress.best
+        rows = [(row["epoch"], row["loss"], row["seconds"], row["validation"] or 0.0) for row in progress.history]
+        fits = all(type(n) is int and n >= 0 for n in whole) and len(rows) == progress.epoch >= progress.best_epoch
+        fits = fits and progress.position <= steps and (progress.count > 0) == (progress.position > 0)
+        if not fits or not all(map(math.isfinite, (*numbers, *itertools.chain(*rows)))):
+            raise ValueError("its progress makes no sense")
+        return progress
 
 
 @dataclass
@@ -71,15 +90,18 @@ class State:
             for key, value in with_prefix(tensors, "optimizer.").items():
                 index, name = key.split(".", 1)
                 state.setdefault(int(index), {})[name] = value
+            for index, parameter in enumerate(self.task.model.parameters()):
+                if any(t.dim() and t.shape != parameter.shape for t in state.get(index, {}).values()):
+                    raise ValueError(f"the optimizer's numbers for parameter {index} have another shape")
             self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
             self.schedule.load_state_dict(meta["schedule"])
-            self.progress = Progress(**meta["progress"])
+            self.progress = Progress.read(meta["progress"], len(self.task.sampler))
             self.best = with_prefix(tensors, "best.")
             restore_random(with_prefix(tensors, "random."), *meta["random"])
         except PlaitError:
             raise
-        except (KeyError, TypeError, ValueError) as e:
+        except WRONG as e:
             raise PlaitError(
                 f"{path} lacks what a checkpoint of this run has ({e}): it belongs to another one."
             ) from None

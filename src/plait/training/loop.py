@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
@@ -60,12 +60,14 @@ def train(
     optimizer = settings.make_optimizer(task.model)
     state = State(task, optimizer, settings.make_schedule(optimizer), Progress())
     state.belongs_to = {"digest": task.digest, **settings.fixed()}
-    with run.locked() if run else nullcontext(), Interrupt() as interrupt:
+    with Interrupt() as interrupt, run.locked() if run else nullcontext():
         loop = Loop(task, settings, run, reporter or Silent(), state, interrupt)
         if run and resume:
             state.load(run)
-        else:
-            loop.save()  # so that there is something to go on with from the first moment
+        elif run:
+            loop.save()
+            run.begin()
+        loop.say_where()
         loop.train()
     if state.best:
         task.model.load_state_dict(state.best)
@@ -87,6 +89,26 @@ class Loop:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.saved = time.perf_counter()
 
+    def say_where(self) -> None:
+        """In which folder, and with what of it done."""
+        progress, settings, say = self.state.progress, self.settings, self.reporter.say
+        if self.run:
+            say(f"run {self.run.path}")
+        if self.done:
+            say(f"nothing is left to do: {' '.join(self.why_done())}")
+        elif progress.epoch or progress.position:
+            steps = f", after {progress.position} of its {len(self.sampler)} steps" if progress.position else ""
+            say(f"goes on in epoch {progress.epoch + 1} of {settings.epochs}{steps}")
+
+    def why_done(self) -> Iterator[str]:
+        progress, settings = self.state.progress, self.settings
+        if progress.epoch >= settings.epochs:
+            more = "give more --epochs" if "epochs" in settings.free() else "start a new run for more"
+            yield f"all {settings.epochs} epochs are done; {more}."
+        if self.tired:
+            without = progress.epoch - progress.best_epoch
+            yield f"no better validation for {without} epochs; give a larger --patience, or 0."
+
     def train(self) -> None:
         progress, steps = self.state.progress, len(self.sampler)
         self.reporter.start(
@@ -101,10 +123,13 @@ class Loop:
         self.save()
 
     @property
+    def tired(self) -> bool:
+        progress, patience = self.state.progress, self.settings.patience
+        return patience > 0 and progress.epoch - progress.best_epoch >= patience
+
+    @property
     def done(self) -> bool:
-        progress, settings = self.state.progress, self.settings
-        tired = settings.patience > 0 and progress.epoch - progress.best_epoch >= settings.patience
-        return tired or progress.epoch >= settings.epochs
+        return self.tired or self.state.progress.epoch >= self.settings.epochs
 
     def save(self) -> None:
         if self.run is None:
@@ -183,7 +208,7 @@ def clip(parameters: Sequence[nn.Parameter], most: float) -> float:
 
 def diverged(what: str, value: float, progress: Progress, run: Run | None) -> PlaitError:
     where = f"epoch {progress.epoch + 1}, after {progress.position} steps of it"
-    left = f" The last good checkpoint is in {run.path}." if run else ""
+    left = f" The last good checkpoint is in {run.path}." if run and run.begun else ""
     return PlaitError(f"{what} became {value} in {where}: lower --lr, or set --clip.{left}")
 
 

@@ -14,6 +14,7 @@ Shown = Callable[[float], str]
 
 
 class Reporter(Protocol):
+    def say(self, text: str) -> None: ...  # before the start
     def start(self, done: int, total: int, epochs: int) -> None: ...
     def step(self, epoch: int, loss: float, rate: float) -> None: ...
     def epoch(self, row: dict[str, Any]) -> None: ...
@@ -23,6 +24,7 @@ class Reporter(Protocol):
 class Bar:
     def __init__(self, console: Console, unit: str, shown: Shown) -> None:
         self.shown_as = shown
+        self.say = console.print
         columns = "epoch {task.fields[epoch]}", "{task.fields[loss]}", "{task.fields[rate]} " + unit + "/s"
         texts = [TextColumn(text) for text in columns]
         self.bar = Progress(texts[0], BarColumn(bar_width=None), *texts[1:], TimeRemainingColumn(), console=console)
@@ -53,6 +55,7 @@ class Lines:
 
     def __init__(self, console: Console, unit: str, shown: Shown) -> None:
         self.console, self.unit, self.shown_as = console, unit, shown
+        self.say = console.print
 
     def start(self, done: int, total: int, epochs: int) -> None:
         self.began = self.shown = time.monotonic()
@@ -79,6 +82,7 @@ class Lines:
 
 
 class Silent:
+    def say(self, text: str) -> None: ...
     def start(self, done: int, total: int, epochs: int) -> None: ...
     def step(self, epoch: int, loss: float, rate: float) -> None: ...
     def epoch(self, row: dict[str, Any]) -> None: ...

@@ -1,179 +1,270 @@
-"""A run is a folder. Whatever is written there is written whole or not at all."""
+"""A run is a folder. It is there whole, with all that it takes to go on, or it is not there at all."""
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import json
 import os
+import shlex
+import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from .. import __version__
+from .. import __version__, signals
 from ..errors import PlaitError
+from .files import atomically, read_plain, sync, write_whole, writing
+from .tensors import load_weights, packed, unpacked, with_prefix
 
-FORMAT = "plait-1"
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # what a rename says to a name that is in use
+ATTEMPTS = 100  # at a folder, while others make and clear away theirs
 
 
 class Run:
     """config.json, history.json, model.safetensors (the weights to use), state.safetensors (all it takes to go on)"""
 
+    begun = True  # there is something to go on with
+
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = self.folder = path  # its name, and where its files are
 
     @classmethod
-    def create(cls, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
-        run = cls(claim(Path(out)) if out else claim_next(task))
-        for name, content in (files or {}).items():
-            run.write(name, content)
-        run.write_config(task, config)  # last: a folder with a config is a run
-        return run
-
-    def write_config(self, task: str, config: dict[str, Any]) -> None:
-        self.write_json("config.json", {**config, "plait": __version__, "task": task})
+    def create(
+        cls, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes] | None = None
+    ) -> "NewRun":
+        """Nothing is written before it is locked, and it has its name from `begin` on."""
+        return NewRun(out, task, config, files or {})
 
     @classmethod
     def open(cls, path: str) -> "Run":
         folder = Path(path)
-        if not folder.is_dir():
-            found = "is a file" if folder.exists() else "does not exist"
-            raise PlaitError(f"{path} {found}: expected the folder of a run, as plait train makes it.")
-        if not (folder / "config.json").is_file():
-            raise PlaitError(f"{path} has no config.json: expected the folder of a run, as plait train makes it.")
+        try:
+            if not folder.is_dir():
+                found = "is a file" if folder.exists() else "does not exist"
+                raise PlaitError(f"{path} {found}: expected the folder of a run, as plait train makes it.")
+            if not os.path.lexists(folder / "config.json"):
+                raise PlaitError(f"{path} has no config.json: expected the folder of a run, as plait train makes it.")
+        except OSError as e:
+            raise PlaitError(f"{path} cannot be read: {e.strerror}; expected the folder of a run.") from None
         return cls(folder)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """For the one process that trains: it alone writes, and clears away what a killed one left half written."""
-        folder = os.open(self.path, os.O_RDONLY)
+        with writing(self.path):
+            handle = lock(self.path)
+        if handle is None:
+            raise PlaitError(f"{self.path} is being trained by another process: wait, or stop it.")
         try:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PlaitError(f"{self.path} is being trained by another process: wait, or stop it.") from None
             for left_over in self.path.glob(".*.partial"):
-                left_over.unlink(missing_ok=True)
+                if not left_over.is_dir():
+                    left_over.unlink(missing_ok=True)
             yield
         finally:
-            os.close(folder)  # and with it the lock
+            os.close(handle)  # and with it the lock
+
+    def begin(self) -> None:
+        """All is there that it takes to go on. A folder that was made by hand has its name already."""
+
+    # --- what it says about itself
+    def write_config(self, config: dict[str, Any]) -> None:
+        self.write("config.json", config_file(config))
 
     def config(self, task: str | None = None) -> dict[str, Any]:
         """The settings of a run of that task, or of any."""
+        path = self.path / "config.json"
+        content = read_plain(path)
         try:
-            config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+            config: dict[str, Any] = json.loads(content)
             found = config["task"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise PlaitError(f"{self.path}/config.json cannot be read as a run's settings.") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise PlaitError(f"{path} cannot be read as a run's settings: restore it from a copy.") from None
+        if not isinstance(found, str):
+            raise PlaitError(f"{path} has a task that is no name: restore it from a copy.")
         if task is not None and found != task:
             raise PlaitError(f"{self.path} is a run of task '{found}', not '{task}'.")
+        threads = config.get("threads", 1)
+        if type(threads) is not int or not 1 <= threads <= 4096:
+            raise PlaitError(f"{path} has threads {threads!r:.40}: expected a whole number from 1 to 4096.")
+        for name in ("settings", "data"):
+            if not isinstance(config.get(name, {}), dict):
+                raise PlaitError(f"{path} has {name} that are no JSON object: restore it from a copy.")
         return config
 
+    def check(self, config: dict[str, Any]) -> None:
+        """The settings and the data must be what the run began with, to the last bit."""
+        if config.get("checksum") != checksum(config):
+            raise PlaitError(f"{self.path}/config.json does not fit its checksum: put back what the run began with.")
+        for name, digest in config["data"].items():
+            if sha256(read_plain(self.path / name)) != digest:
+                raise PlaitError(f"{self.path / name} has other data: put back what the run began with.")
+
+    # --- files
     def write_json(self, name: str, value: Any) -> None:
-        self.write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+        self.write(name, as_json(value))
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         self.write(name, packed(tensors, meta))
 
     def write(self, name: str, content: bytes) -> None:
-        write_whole(self.path / name, content)
+        with writing(self.path / name):
+            atomically(self.folder / name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        path = self.path / name
-        if not path.is_file():
-            raise PlaitError(f"{path} is not there: the run stopped before it was written, or lost it; start it again.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                if FORMAT not in about:
-                    raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
-                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(about[FORMAT])  # noqa: SIM118
-        except PlaitError:
-            raise
-        except (SafetensorError, OSError, ValueError) as e:
-            raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
+        return unpacked(self.path / name)
 
 
-def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
-    """A file that `read_tensors` reads."""
-    contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
-    return to_bytes(contiguous, {FORMAT: json.dumps(meta)})
+class NewRun(Run):
+    """A run that is about to begin: in a hidden folder beside its place, until `begin` gives it its name."""
+
+    def __init__(self, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes]) -> None:
+        super().__init__(free_place(out) if out is not None else next_place(task))
+        self.numbered, self.task = out is None, task
+        data = {name: sha256(content) for name, content in files.items()}
+        about = {**config, "plait": __version__, "task": task, "data": data}
+        self.files = {**files, "config.json": config_file(about)}
+        self.begun = False
+        self.made: list[Path] = []  # folders above it
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        if self.begun:
+            with super().locked():
+                yield
+            return
+        with contextlib.ExitStack() as last, contextlib.ExitStack() as self.starting:
+            self.starting.enter_context(signals.whole())
+            self.starting.callback(self.undo)
+            with writing(self.path):
+                last.callback(os.close, self.make_folder())
+            for name, content in self.files.items():
+                self.write(name, content)
+            yield
+
+    def make_folder(self) -> int:
+        """-> its lock"""
+        parent = self.path.parent
+        for attempt in range(ATTEMPTS):
+            self.made += [p for p in (parent, *parent.parents) if not p.exists()]
+            parent.mkdir(parents=True, exist_ok=True)
+            clear_left_overs(parent)
+            folder = parent / f".plait.{os.getpid()}.{attempt}.partial"
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process makes room, or takes it
+                folder.mkdir()
+                handle = lock(folder)
+                if handle is not None:
+                    self.folder = folder
+                    return handle
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    def begin(self) -> None:
+        """Gives it its name, in one step."""
+        if self.begun:
+            return
+        with writing(self.path):
+            with contextlib.suppress(FileNotFoundError):  # an empty folder that it takes the place of
+                self.folder.chmod(stat.S_IMODE(self.path.stat().st_mode))
+            while not self.begun:
+                try:
+                    self.folder.rename(self.path)
+                    self.begun = True
+                except OSError as e:
+                    if e.errno not in TAKEN:
+                        raise
+                    if not self.numbered:
+                        raise taken(self.path) from None
+                    self.path = next_place(self.task)
+            self.folder = self.path
+            sync(self.path.parent)
+        signals.go_on = go_on(self.task, self.path)
+        self.starting.close()
+
+    def undo(self) -> None:
+        """A start that failed leaves nothing."""
+        if not self.begun:
+            if self.folder != self.path:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            for folder in self.made:  # the deepest first
+                with contextlib.suppress(OSError):  # another process has put something there
+                    folder.rmdir()
 
 
-def claim(path: Path) -> Path:
-    """Makes the folder, which must be new or empty."""
-    if path.parent.is_file():
-        raise PlaitError(f"{path.parent} is a file: a run needs a folder to be in.")
+def free_place(out: str) -> Path:
+    """Refuses what exists, but for an empty folder."""
+    path = Path(out)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            if not path.is_dir() or any(path.iterdir()):
-                raise PlaitError(f"{path} exists already: choose another --out, or --resume {path}.") from None
+        if path.parent.is_file():
+            raise PlaitError(f"{path.parent} is a file: a run needs a folder to be in.")
+        if path.is_symlink() and path.is_dir():
+            path = path.resolve()  # the link stays
+        if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+            raise taken(path)
+        if path.exists() and (path.samefile(".") or path.is_mount()):
+            raise PlaitError(
+                f"{path} is the folder that you are in, or a disk of its own, and a run is moved to its place as a "
+                f"whole: choose a folder in it, such as --out {path / 'run'}."
+            )
     return path
 
 
-def claim_next(task: str) -> Path:
-    """Makes runs/TASK-N with the next free N, whoever else may be looking for one."""
+def next_place(task: str) -> Path:
+    """runs/TASK-N with the next free N."""
     with writing(Path("runs")):
-        Path("runs").mkdir(exist_ok=True)
-        taken = [p.name[len(task) + 1 :] for p in Path("runs").glob(f"{task}-*")]
-        n = 1 + max((int(name) for name in taken if name.isdecimal()), default=0)
-        while True:
-            path = Path("runs") / f"{task}-{n}"
-            try:
-                path.mkdir()
-                return path
-            except FileExistsError:
-                n += 1
+        found = [p.name[len(task) + 1 :] for p in Path("runs").glob(f"{task}-*")]
+    return Path("runs") / f"{task}-{1 + max((int(name) for name in found if name.isdecimal()), default=0)}"
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns what the disk says into a sentence."""
+def taken(path: Path) -> PlaitError:
+    return PlaitError(f"{path} exists already: choose another --out, or --resume {path}.")
+
+
+def lock(folder: Path) -> int | None:
+    """-> what to close in the end; None if another process has it, or has cleared it away meanwhile"""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield
-    except OSError as e:
-        raise PlaitError(f"{path} cannot be written: {e.strerror}. What was there before is unharmed.") from None
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    with writing(path):
-        atomically(path, content)
+def clear_left_overs(parent: Path) -> None:
+    """Hidden folders of processes that were killed; one that lives holds its lock."""
+    for folder in parent.glob(".plait.*.partial"):
+        with contextlib.suppress(OSError):  # another process clears it, or it is a file, or not ours to clear
+            handle = lock(folder)
+            if handle is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(handle)
 
 
-def atomically(path: Path, content: bytes) -> None:
-    """A reader, or a process after a crash, finds the old content or the new, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name, too, must outlive a power cut
-    finally:
-        os.close(directory)
+def go_on(task: str, path: Path) -> str:
+    """What to type."""
+    return f"plait train {task} --resume {shlex.quote(str(path))}"
 
 
-def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with it, under what follows it."""
-    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+def as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as e:
-        raise PlaitError(
-            f"{path} does not fit the model of its config.json: {str(e).splitlines()[-1].strip()}"
-        ) from None
+def config_file(config: dict[str, Any]) -> bytes:
+    return as_json({**config, "checksum": checksum(config)})
+
+
+def checksum(config: dict[str, Any]) -> str:
+    rest = {name: value for name, value in config.items() if name != "checksum"}
+    return sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+__all__ = ["NewRun", "Run", "atomically", "go_on", "load_weights", "packed", "with_prefix", "write_whole"]

@@ -109,7 +109,7 @@ class TrainSettings:
 
     def free(self) -> set[str]:
         """What may change when a run goes on: how long it goes on, where the learning rate does not hang on that."""
-        return {"save_every", *(["epochs"] if self.schedule in ("constant", "plateau", "decay") else [])}
+        return {"save_every", "patience", *(["epochs"] if self.schedule in ("constant", "plateau", "decay") else [])}
 
     def fixed(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name not in self.free()}

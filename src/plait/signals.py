@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM, from the first import to the last line: one plain line, exit code 130, nothing half written.
+
+The process ends inside the handler. An exception would be at the mercy of whatever it meets: the import of a C library
+may turn it into another one, a destructor prints it and goes on.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+go_on = ""  # the command that goes on with the run under way, once there is one
+held = 0  # how many `whole` are under way
+asked = False  # whether a signal came meanwhile
+
+
+def listen() -> None:
+    """For the command line alone: a program that uses plait has signal handlers of its own."""
+    for number in NUMBERS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background jobs ignore Ctrl-C
+            signal.signal(number, stop)
+
+
+def ignore() -> None:
+    for number in NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    global asked
+    asked = True
+    if not held:
+        leave()
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """What is done here is done to its end, before a signal is heard."""
+    global held
+    held += 1
+    try:
+        yield
+    finally:
+        held -= 1
+        if asked and not held:
+            leave()
+
+
+def leave() -> None:
+    ignore()
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # it may have been in the middle of a print
+        sys.stdout.flush()
+    cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a bar hides it
+    os.write(2, f"{cursor}plait: stopped{'; go on with ' + go_on if go_on else ''}.\n".encode())
+    os._exit(130)

@@ -1,0 +1,67 @@
+"""Tensors in a file, with a checksum over all that the file says."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from ..errors import PlaitError
+from .files import check_plain
+
+FORMAT = "plait-1"  # one entry, for the order of several would change from file to file
+
+
+def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
+    """A file that `unpacked` reads."""
+    contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
+    text = json.dumps(meta)
+    return to_bytes(contiguous, {FORMAT: f"{checksum(contiguous, text)} {text}"})
+
+
+def unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    check_plain(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if FORMAT not in about:
+                raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        found, _, text = about[FORMAT].partition(" ")
+        if found != checksum(tensors, text):
+            raise ValueError("its checksum does not fit")
+        meta = json.loads(text)
+        if not isinstance(meta, dict):
+            raise ValueError("its text is no JSON object")
+        return tensors, meta
+    except PlaitError:
+        raise
+    except (SafetensorError, OSError, ValueError, RecursionError) as e:
+        raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
+
+
+def checksum(tensors: dict[str, Tensor], text: str) -> str:
+    """Of names, dtypes, shapes, bytes and the text."""
+    found = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.flatten().view(torch.uint8).cpu().numpy().data)
+    return found.hexdigest()
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with it, under what follows it."""
+    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as e:
+        raise PlaitError(
+            f"{path} does not fit the model of its config.json: {str(e).splitlines()[-1].strip()}"
+        ) from None
