@@ -166,6 +166,7 @@ class Forecast(NamedTask):
             "seasonal naive + drift": series.errors(drift, truth),
             "predicted": model.tolist(),
             "naive": naive.tolist(),
+            "drift": drift.tolist(),
         }
 
     def table(self, metrics: dict[str, Any]) -> Table:
@@ -184,6 +185,7 @@ class Forecast(NamedTask):
         lines = [
             ("truth", self.data.values[self.test_from :], "0.35 :"),
             ("seasonal naive", metrics["naive"], "tab:orange --"),
+            ("seasonal naive + drift", metrics["drift"], "tab:green --"),
             (f"{self.settings.cell}, {self.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
         ]
         return {"forecast.png": forecast_picture(self.data, lines, self.test_from, self.data.labels, self.season)}

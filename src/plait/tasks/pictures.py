@@ -1,6 +1,7 @@
 """What a task draws."""
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 from ..data.series import Series, Values
 from ..errors import PlaitError
 from ..training.files import check_target
+
+MOST = 1e100  # perplexity that is drawn: axes overflow far above
 
 
 def forecast_picture(
@@ -41,18 +44,27 @@ def forecast_picture(
 def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float) -> bytes:
     """Perplexity by epoch, as a PNG file."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes: Any = figure.subplots()
-    epochs = [row["epoch"] for row in history]
-    for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
-        perplexity = np.exp(np.minimum([row[key] for row in history], 700))
-        axes.plot(epochs, perplexity, color=color, marker="o", markersize=3, label=label)
-    axes.axhline(test, color="0.35", linestyle=":", label=f"test, best weights: {test:,.4g}")
     axes.set_yscale("log")
+    epochs, values = [row["epoch"] for row in history], [min(test, MOST)]
+    for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
+        perplexity = np.exp(np.minimum([row[key] for row in history], math.log(MOST)))
+        axes.plot(epochs, perplexity, color=color, marker="o", markersize=3, label=label)
+        values += perplexity.tolist()
+    axes.axhline(values[0], color="0.35", linestyle=":", label=f"test, best weights: {test:,.4g}")
+    # At least from 1 to 2, so that a few round numbers stand beside it, however close together all values are.
+    middle, half = math.sqrt(min(values)) * math.sqrt(max(values)), math.sqrt(max(2.0, 1.2 * max(values) / min(values)))
+    low, high = middle / half, middle * half
+    axes.set_ylim(low, high)
+    several = LogLocator(subs=(1.0, 2.0, 5.0)) if high < 1000 * low else LogLocator(numticks=8)
+    axes.yaxis.set_major_locator(MaxNLocator(7) if high < 10 * low else several)
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:,.4g}")
-    axes.yaxis.set_minor_formatter("{x:,.4g}")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(epochs[0] - 0.5, epochs[-1] + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     axes.set_title(f"{name}: perplexity", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

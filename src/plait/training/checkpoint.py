@@ -90,9 +90,9 @@ class State:
             for key, value in with_prefix(tensors, "optimizer.").items():
                 index, name = key.split(".", 1)
                 state.setdefault(int(index), {})[name] = value
-            for index, parameter in enumerate(self.task.model.parameters()):
-                if any(t.dim() and t.shape != parameter.shape for t in state.get(index, {}).values()):
-                    raise ValueError(f"the optimizer's numbers for parameter {index} have another shape")
+            for k, parameter in enumerate(self.task.model.parameters()):
+                if any(t.dim() and t.shape != parameter.shape for t in state.get(k, {}).values()):
+                    raise ValueError(f"the optimizer's numbers for parameter {k} have another shape")
             self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
             self.schedule.load_state_dict(meta["schedule"])
