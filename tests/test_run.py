@@ -1,9 +1,12 @@
 """A run folder: whole or not there, checked to the last bit, and what becomes of the files that a user names."""
 
 import fcntl
+import json
 import math
 import os
 import re
+import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -14,20 +17,24 @@ from random import Random
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from plait import PlaitError
 from plait.data import series
 from plait.tasks import pictures
 from plait.tasks.forecast import Forecast
-from plait.tasks.settings import ForecastSettings
+from plait.tasks.language import Corpus, Language
+from plait.tasks.settings import ForecastSettings, LanguageSettings
+from plait.training.files import check_target, write_whole
 from plait.training.loop import train
 from plait.training.run import Run
+from plait.training.tensors import packed, unpacked
 
 QUICK = ("--epochs", "2", "--hidden", "4")
 TEXT = "one two three four five six seven\n" * 60
 
 
-# --- a run is there whole, or not at all ------------------------------------------------------------------------------
+# --- a run is there whole, or not at all -----------------------------------------------------------------------------
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
@@ -241,7 +248,7 @@ def test_kill_9_from_the_first_millisecond_on(empty_folder: Path, capsys) -> Non
         print(f"\n100 kills of {runs} runs: {counts}")
 
 
-# --- pictures ----------------------------------------------------------------------------------------------------
+# --- pictures --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "rows", [[(6.1234567, 6.2)], [(900, 177)], [(1e300, 1e200)], [(300 / k + 60, 200 / k + 90) for k in range(1, 14)]]
 )
@@ -257,7 +264,7 @@ def test_a_perplexity_picture_has_a_few_round_ticks(rows: list[tuple[float, floa
         shown = [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
         assert 1 <= len(at) <= 9
         assert len(set(shown)) == len(shown)
-        assert all(len(text) <= 6 for text in shown)
+        assert all(len(text) <= 10 for text in shown)
         assert [t for t in axis.get_minorticklocs() if limits[0] <= t <= limits[1]] == []
     assert all(t == int(t) for t in axes.get_xticks())
 
@@ -272,3 +279,333 @@ def test_a_forecast_picture_shows_the_forecast_that_is_hard_to_beat(monkeypatch)
     assert list(lines) == ["history", "truth", "seasonal naive", "seasonal naive + drift", "lstm, 12 steps at a time"]
     found = series.errors(lines["seasonal naive + drift"][1:], task.data.values[-24:])
     assert found == metrics["seasonal naive + drift"]
+
+
+# --- files that a user names -----------------------------------------------------------------------------------------
+def device(path: Path, kind: int, number: int) -> None:
+    try:
+        os.mknod(path, kind | 0o666, number)
+        path.open("rb").close() if kind == stat.S_IFCHR else None
+    except PermissionError:
+        pytest.skip("mknod is not permitted here")
+
+
+def test_a_plain_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)  # with hardly any room for a longer name beside it
+    write_whole(path, b"first")
+    path.chmod(0o640)
+    before = path.stat().st_ino
+    write_whole(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert path.stat().st_ino != before  # a reader of the old one still has it
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_links_stay(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name, exists in (("old", True), ("new", False)):
+        target, link = tmp_path / "there" / name, tmp_path / f"link-{name}"
+        if exists:
+            target.write_bytes(b"old")
+        link.symlink_to(target)
+        (tmp_path / f"link-{link.name}").symlink_to(link.name)
+        write_whole(tmp_path / f"link-{link.name}", b"content")
+        assert link.is_symlink()
+        assert target.read_bytes() == b"content"
+        assert not target.is_symlink()
+    assert names(tmp_path / "there") == ["new", "old"]
+
+
+def test_a_device_is_written_through(plait, empty_folder: Path) -> None:
+    device(empty_folder / "null.png", stat.S_IFCHR, os.makedev(1, 3))
+    device(empty_folder / "full", stat.S_IFCHR, os.makedev(1, 7))
+    Path("link").symlink_to("null.png")
+    for name in ("null.png", "link"):
+        assert plait("equations", "gru", "--json", name)[0] == 0
+    code, _, err = plait("equations", "gru", "--json", "full")
+    assert code == 2
+    assert "full cannot be written: No space left on device" in err
+    assert plait("train", "forecast", *QUICK, "--out", "run")[0] == 0
+    assert plait("forecast", "run", "--picture", "null.png")[0] == 0
+    for name, number in (("null.png", os.makedev(1, 3)), ("full", os.makedev(1, 7))):
+        assert stat.S_ISCHR(Path(name).lstat().st_mode)
+        assert Path(name).stat().st_rdev == number
+    assert Path("link").is_symlink()
+    assert names(empty_folder) == ["full", "link", "null.png", "run"]
+
+
+def test_a_pipe_is_written_through_if_somebody_reads_it(plait, refused, empty_folder: Path) -> None:
+    os.mkfifo("pipe")
+    said = refused("equations", "gru", "--json", "pipe")
+    assert "--json pipe cannot be written: it is a pipe that nobody reads; start its reader." in said
+    reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE)
+    while True:  # until it waits for a writer
+        try:
+            check_target(Path("pipe"), "pipe")
+            break
+        except PlaitError:
+            time.sleep(0.01)
+    assert plait("equations", "gru", "--json", "pipe")[0] == 0
+    assert json.loads(reader.communicate(timeout=60)[0])["cell"] == "gru"
+    assert stat.S_ISFIFO(Path("pipe").lstat().st_mode)
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(refused, empty_folder: Path) -> None:
+    Path("folder.png").mkdir()
+    Path("loop.png").symlink_to("loop.png")
+    Path("away.png").symlink_to("nowhere/file.png")
+    device(empty_folder / "disk.png", stat.S_IFBLK, os.makedev(7, 99))
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("socket.png")
+    long = "x" * 296 + ".png"
+    for name, why in {
+        "folder.png": "it is a folder; expected a file.",
+        "loop.png": "Too many levels of symbolic links; expected a file.",
+        "away.png": "expected a file in a folder that exists.",
+        "disk.png": "it is a block device; expected a file.",
+        "socket.png": "it is a socket; expected a file.",
+        long: "File name too long; expected a file.",
+        "": "it is a folder; expected a file.",
+    }.items():
+        assert f"plait: --json {name} cannot be written: {why}\n" == refused("train", "forecast", "--json", name)
+        if name:
+            assert f"--picture {name} cannot be written: {why}\n" in refused("forecast", "run", "--picture", name)
+    server.close()
+
+
+# --- files that are not what they were -------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "book.txt").write_text(TEXT)
+    language = LanguageSettings(epochs=2, hidden=4, layers=1, data=str(folder / "book.txt"))
+    for kind, settings in ((Forecast, ForecastSettings(epochs=2, hidden=4)), (Language, language)):
+        task = kind.read(settings)
+        config = {"settings": settings.as_dict(), "threads": torch.get_num_threads()}
+        train(task, settings, Run.create(str(folder / kind.name), kind.name, config, task.files()))
+    return folder
+
+
+@pytest.fixture
+def two_runs(finished: Path, empty_folder: Path) -> None:
+    shutil.copytree(finished, empty_folder, dirs_exist_ok=True)
+
+
+USES = {
+    "forecast": [("evaluate", "forecast"), ("forecast", "forecast", "--picture", "p.png")],
+    "language": [("evaluate", "language"), ("generate", "language", "--length", "9")],
+}
+
+
+def numbers(plait, task: str, path: Path, content: bytes) -> list[object]:
+    """What each use of the run gives, or that it was refused; the file is put back before each."""
+    found: list[object] = []
+    for args in (*USES[task], ("train", task, "--resume", task)):
+        path.write_bytes(content)
+        code, _, err = plait(*args, "--json", "result.json")
+        if code == 0:
+            result = json.loads(Path("result.json").read_text())
+            found.append(result["test"] if "test" in result and "run" in result else result)
+        else:
+            assert code == 2, err
+            assert re.fullmatch(r"plait: [^\n]+\n", err)
+            found.append("refused")
+    return found
+
+
+def test_no_bit_of_a_file_of_tensors_can_flip_unnoticed(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "file", {"a": torch.randn(3, 2), "b": torch.arange(5), "c": torch.ones(())}
+    whole, told = packed(tensors, {"text": [1, 2.5, "x"]}), []
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found, meta = unpacked(path)
+        except PlaitError as e:
+            told.append(str(e))
+        else:  # a blank at the end of the header, say
+            assert meta == {"text": [1, 2.5, "x"]}
+            assert found.keys() == tensors.keys()
+            assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert len(told) > 0.95 * len(whole)
+    assert all(sentence.startswith(f"{path} is ") for sentence in told)
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_noticed_or_changes_nothing(plait, two_runs) -> None:
+    rng, refusals = Random(0), {}
+    for task in USES:
+        folder = Path(task)
+        for path in sorted(folder.iterdir()):
+            whole = path.read_bytes()
+            expected = numbers(plait, task, path, whole)
+            assert "refused" not in expected
+            size = len(whole)
+            places = [0, 3, 9, 30, size // 2, size - 1, *(rng.randrange(size) for _ in range(3))]
+            for place in places if path.suffix != ".png" else places[:1]:
+                damaged = bytearray(whole)
+                damaged[place] ^= 1 << rng.randrange(8)
+                found = numbers(plait, task, path, bytes(damaged))
+                assert all(f in (e, "refused") for f, e in zip(found, expected, strict=True)), (path, place)
+                refusals[path.name] = refusals.get(path.name, 0) + found.count("refused")
+            path.write_bytes(whole)
+    needed = {"config.json", "model.safetensors", "state.safetensors", "series.csv", "tokens.safetensors"}
+    assert {name for name, count in refusals.items() if count} == needed | {"vocabulary.json"}
+
+
+def test_every_use_of_a_run_checks_its_data(refused, two_runs) -> None:
+    changes = {
+        "forecast/series.csv": lambda text: text.replace("417", "418"),
+        "language/vocabulary.json": lambda text: text.replace("three", "there"),
+    }
+    for name, change in changes.items():
+        path = Path(name)
+        whole = path.read_text()
+        path.write_text(change(whole))
+        assert path.read_text() != whole
+        task = path.parent.name
+        for args in (*USES[task], ("train", task, "--resume", task)):
+            assert f"{name} has other data: put back what the run began with." in refused(*args)
+        path.write_text(whole)
+    tensors, meta = unpacked(Path("language/tokens.safetensors"))
+    tensors["test.ids"][0] = 0
+    Path("language/tokens.safetensors").write_bytes(packed(tensors, meta))
+    assert "tokens.safetensors has other data" in refused("evaluate", "language")
+
+
+def test_files_of_a_run_that_are_no_files(refused, two_runs) -> None:
+    for name in ("config.json", "model.safetensors", "series.csv"):
+        path = Path("forecast") / name
+        path.rename("kept")
+        os.mkfifo(path)
+        assert f"{path} is a pipe: expected a plain file" in refused("evaluate", "forecast")
+        path.unlink()
+        path.mkdir()
+        assert f"{path} is a folder: expected a plain file" in refused("evaluate", "forecast")
+        path.rmdir()
+        Path("kept").rename(path)
+
+
+def test_a_config_of_another_shape(plait, refused, two_runs) -> None:
+    path = Path("forecast/config.json")
+    good = json.loads(path.read_text())
+
+    def said(config: object) -> str:
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        sentences = {
+            refused(*args) for args in (("evaluate", "forecast"), ("train", "forecast", "--resume", "forecast"))
+        }
+        assert len(sentences) == 1
+        return sentences.pop()
+
+    for config in ("[" * 100_000, "", "[]", "3", '{"a":' * 50_000, "\x00", {"settings": {}}):
+        assert "config.json cannot be read as a run's settings" in said(config)
+    for task in (["forecast"], 3, None, {}):
+        path.write_text(json.dumps({**good, "task": task}))
+        assert "has a task that is no name" in refused("evaluate", "forecast")
+    path.write_text(json.dumps({**good, "task": "weave"}))
+    assert "task 'weave' is not known" in refused("evaluate", "forecast")
+    for threads in ("2", 0, -1, 10**30, True, 2.5, None, [1]):
+        assert "expected a whole number from 1 to 4096" in said({**good, "threads": threads})
+    for settings in ([], "x", 3, None):
+        assert "has settings that are no JSON object" in said({**good, "settings": settings})
+    for name, value in (("lr", "1e400"), ("hidden", "1e400"), ("epochs", "-3"), ("batch", '"' + "9" * 5000 + '"')):
+        text = json.dumps({**good, "settings": {**good["settings"], name: "?"}}).replace('"?"', value)
+        assert "config.json has settings that" in said(text)
+    for wrong in ({**good, "data": {}}, {**good, "settings": {**good["settings"], "window": 11}}, {**good, "x": 1}):
+        assert "config.json does not fit its checksum: put back what the run began with" in said(wrong)
+    path.write_text(json.dumps(good))
+    assert plait("evaluate", "forecast")[0] == 0
+
+
+def test_a_checkpoint_of_another_shape(plait, two_runs) -> None:
+    run = Run(Path("forecast"))
+
+    def said() -> str:
+        code, _, err = plait("train", "forecast", "--resume", "forecast")
+        assert code == 2
+        assert re.fullmatch(r"plait: [^\n]+\n", err)
+        return err
+
+    tensors, good = run.read_tensors("state.safetensors")
+    progress = good["progress"]
+    for meta in (
+        {},
+        {**good, "belongs_to": []},
+        {**good, "progress": [1]},
+        {**good, "progress": {**progress, "epoch": "2"}},
+        {**good, "progress": {**progress, "epoch": -1}},
+        {**good, "progress": {**progress, "position": 10**9, "count": 5}},
+        {**good, "progress": {**progress, "position": 1, "count": 0}},
+        {**good, "progress": {**progress, "best": math.inf}},
+        {**good, "progress": {**progress, "history": [1, 2]}},
+        {**good, "progress": {**progress, "history": {}}},
+        {**good, "progress": {**progress, "history": [{"epoch": 1}, {"epoch": 2}]}},
+        {**good, "groups": {}},
+        {**good, "schedule": 3},
+        {**good, "random": []},
+        {**good, "random": [[3, ["x"], None], good["random"][1]]},
+    ):
+        run.write_tensors("state.safetensors", tensors, meta)
+        assert "lacks what a checkpoint of this run has" in said()
+    run.write_tensors("state.safetensors", {**tensors, "carried.0": torch.zeros(1)}, good)
+    assert "lacks what a checkpoint of this run has" in said()
+    run.write_tensors("state.safetensors", {**tensors, "optimizer.0.exp_avg": torch.zeros(7)}, good)
+    assert "parameter 0 have another shape" in said()
+    deep = packed({}, {}).replace(b" {}", b" " + b"[" * 2)
+    Path("forecast/state.safetensors").write_bytes(deep)
+    assert "is truncated or damaged" in said()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("ids", lambda t: t + 100, r"ids from 10\d to 1\d\d, with a vocabulary of \d+,"),
+        ("ids", lambda t: t - 100, "ids from -100 to"),
+        ("ids", lambda t: t.reshape(1, -1), r"ids of shape \(1, \d+\) and torch.int32, not a row of int32"),
+        ("ids", lambda t: t[:0], r"ids of shape \(0,\)"),
+        ("ids", lambda t: t.long(), "torch.int64, not a row of int32"),
+        ("ids", lambda t: t.float(), "torch.float32, not a row of int32"),
+        ("starts", lambda t: t.int(), "starts of shape .* not a row of int64"),
+        ("starts", lambda t: t[:1], r"starts of shape \(1,\)"),
+        ("starts", lambda t: t.flip(0), r"starts that do not rise from 0 to \d+"),
+        ("starts", lambda t: t + 1, "starts that do not rise from 0"),
+        ("starts", lambda t: t[1:], "starts that do not rise from 0"),
+        ("starts", lambda t: t[:-1], "starts that do not rise from 0"),
+        ("starts", lambda t: torch.cat([t[:1], t]), "starts that do not rise from 0"),
+    ],
+)
+def test_tokens_that_are_no_text(tmp_path: Path, name: str, change, sentence: str) -> None:
+    (tmp_path / "book.txt").write_text(TEXT)
+    corpus = Corpus.read(LanguageSettings(data=str(tmp_path / "book.txt")))
+    for file, content in corpus.files().items():
+        (tmp_path / file).write_bytes(content)
+    assert Corpus.reopen(tmp_path, "book").digest == corpus.digest
+    tensors, unknown = unpacked(tmp_path / "tokens.safetensors")
+    tensors[f"valid.{name}"] = change(tensors[f"valid.{name}"])
+    (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, unknown))
+    with pytest.raises(PlaitError, match=f"{sentence}.* in part valid: restore it from a copy"):
+        Corpus.reopen(tmp_path, "book")
+
+
+def test_unknown_tokens_are_counted_in_numbers(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(TEXT)
+    corpus = Corpus.read(LanguageSettings(data=str(tmp_path / "book.txt")))
+    for file, content in corpus.files().items():
+        (tmp_path / file).write_bytes(content)
+    tensors, unknown = unpacked(tmp_path / "tokens.safetensors")
+    for count in ("3", -1, True, 10**9, [1]):
+        (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, {**unknown, "test": count}))
+        with pytest.raises(PlaitError, match=r"unknown ones of \d+ in part test"):
+            Corpus.reopen(tmp_path, "book")
+
+
+def test_a_file_without_a_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(3)}, path, {"plait-1": "{}"})
+    with pytest.raises(PlaitError, match=r"model.safetensors is truncated or damaged \(its checksum does not fit\)"):
+        unpacked(path)
+    path.write_bytes(packed({"weight": torch.zeros(3), "scalar": torch.ones(()), "none": torch.ones(0, 2)}, {"a": 1}))
+    assert unpacked(path)[1] == {"a": 1}

@@ -49,6 +49,7 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes: Any = figure.subplots()
     axes.set_yscale("log")
+    axes.set_autoscaley_on(False)
     epochs, values = [row["epoch"] for row in history], [min(test, MOST)]
     for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
         perplexity = np.exp(np.minimum([row[key] for row in history], math.log(MOST)))

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..errors import PlaitError
-from .files import check_plain
+from .files import read_plain
 
 FORMAT = "plait-1"  # one entry, for the order of several would change from file to file
 
@@ -24,13 +25,13 @@ def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
 
 
 def unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    check_plain(path)
+    content = read_plain(path)  # not mapped: what is checked here stays as it is, whatever becomes of the file
     try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if FORMAT not in about:
-                raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        tensors = from_bytes(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        about = header.get("__metadata__", {})
+        if FORMAT not in about:
+            raise PlaitError(f"{path} is not a checkpoint of plait: it was written by something else.")
         found, _, text = about[FORMAT].partition(" ")
         if found != checksum(tensors, text):
             raise ValueError("its checksum does not fit")
@@ -40,7 +41,7 @@ def unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return tensors, meta
     except PlaitError:
         raise
-    except (SafetensorError, OSError, ValueError, RecursionError) as e:
+    except (SafetensorError, ValueError, RecursionError) as e:
         raise PlaitError(f"{path} is truncated or damaged ({e}): restore it from a copy, or train again.") from None
 
 
