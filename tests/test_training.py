@@ -15,6 +15,7 @@ from torch import nn
 from plait import PlaitError, layers
 from plait.data.sampler import Sampler
 from plait.training.loop import clip, train
+from plait.training.progress import Silent
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
 from plait.training.task import Task
@@ -265,6 +266,54 @@ def test_an_early_stopped_run_is_over(tmp_path: Path) -> None:
     assert not again.interrupted
     assert task.seen == []
     assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_more_patience_takes_an_early_stopped_run_further(tmp_path: Path) -> None:
+    """To the weights of a run that had it from the start; and it says where it goes on."""
+    little, much = (TrainSettings(epochs=12, batch="6", lr=0.3, patience=p) for p in (1, 0))
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    train(Recall(much), much, Run(tmp_path / "whole"))
+    done = train(Recall(little), little, Run(tmp_path / "parts")).progress.epoch
+    assert done < 12
+    heard = Heard()
+    train(Recall(little), little, Run(tmp_path / "parts"), heard, resume=True)
+    nothing = "nothing is left to do: no better validation for 1 epoch; give a larger --patience, or 0."
+    assert heard.said == [f"run {tmp_path / 'parts'}", nothing]
+    heard = Heard()
+    train(Recall(much), much, Run(tmp_path / "parts"), heard, resume=True)
+    assert heard.said[1] == f"goes on in epoch {done + 1} of 12"
+    expected, found = state_of(tmp_path / "whole"), state_of(tmp_path / "parts")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "advice"), [("constant", "give more --epochs."), ("cosine", "start a new run for more.")]
+)
+def test_a_run_with_all_its_epochs_done_says_so(schedule: str, advice: str, tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=2, batch="6", schedule=schedule)
+    train(Recall(settings), settings, Run(tmp_path))
+    heard = Heard()
+    train(Recall(settings), settings, Run(tmp_path), heard, resume=True)
+    assert heard.said[1:] == [f"nothing is left to do: all its epochs (2) are done; {advice}"]
+
+
+def test_a_run_that_goes_on_in_the_middle_says_where(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=2, batch="6")
+    heard = Heard()
+    train(Recall(settings, stop_after=3), settings, Run(tmp_path), heard)
+    assert heard.said == [f"run {tmp_path}"]
+    train(Recall(settings), settings, Run(tmp_path), heard, resume=True)
+    assert heard.said[2:] == ["goes on in epoch 1 of 2, after 3 of its 4 steps"]
 
 
 def test_a_gradient_that_is_no_number_is_not_saved(tmp_path: Path) -> None:

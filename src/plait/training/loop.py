@@ -104,10 +104,10 @@ class Loop:
         progress, settings = self.state.progress, self.settings
         if progress.epoch >= settings.epochs:
             more = "give more --epochs" if "epochs" in settings.free() else "start a new run for more"
-            yield f"all {settings.epochs} epochs are done; {more}."
+            yield f"all its epochs ({settings.epochs}) are done; {more}."
         if self.tired:
             without = progress.epoch - progress.best_epoch
-            yield f"no better validation for {without} epochs; give a larger --patience, or 0."
+            yield f"no better validation for {without} epoch{'s' * (without > 1)}; give a larger --patience, or 0."
 
     def train(self) -> None:
         progress, steps = self.state.progress, len(self.sampler)
