@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from plait import cli
 
 # What the commands print is looked at as on a narrow terminal.
 os.environ.setdefault("COLUMNS", "80")
+# Property tests draw the same each time: what fails in one run fails in the next. The slow ones may draw anew.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None)
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("random" if config.getoption("markexpr") == "slow" else "fixed")
 
 
 @pytest.fixture(autouse=True)

@@ -105,6 +105,22 @@ def test_optimal_is_the_best_of_all(lengths: list[int], K: int) -> None:
     assert buckets.padding(lengths, found) == pytest.approx(1 - sum(lengths) / best)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "K", "boundaries"),
+    [
+        ([18, 23, 26, 29], 2, (23, 29)),
+        ([3, 9, 16, 19, 21, 28], 3, (9, 21, 28)),
+        ([4, 17, 20, 20, 28, 28, 28], 2, (20, 28)),  # a line leaves the hull
+        ([1, 2, 11, 18, 18, 18, 22, 26, *[27] * 9, 28, 28], 4, (2, 18, 27, 28)),  # two lines leave it at once
+        ([3, 8, 8, 12, 12, 15, 17, 17, *[21] * 5, 25, 29, 29], 2, (21, 29)),
+    ],
+)
+def test_optimal_by_example(lengths: list[int], K: int, boundaries: tuple[int, ...]) -> None:
+    """Where a hull that is not kept as it should be gives more padding."""
+    assert buckets.optimal(lengths, K) == boundaries
+    assert slots(lengths, boundaries) == least_slots(np.array(lengths), K)
+
+
 def least_slots(lengths: np.ndarray, K: int) -> int:
     """The recurrence as it stands, over every i for every j."""
     values, counts = np.unique(lengths, return_counts=True)
@@ -358,6 +374,22 @@ def test_the_longest_first_there_and_back() -> None:
     lengths = [3, 9, 1, 7, 5, 8, 2, 6, 4]
     parts = [[[lengths[k] for k in b] for b in drawn(Sampler(lengths, 9, rank=r, ranks=3))] for r in range(3)]
     assert parts == [[[9, 4, 3]], [[8, 5, 2]], [[7, 6, 1]]]
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": 2}, {"boundaries": (4, 9)}])
+def test_each_batch_is_dealt_from_its_first_rank_on(options: dict[str, object]) -> None:
+    """Three for two ranks: the longest for one, the others for the other, batch after batch."""
+    lengths = [3, 9, 1, 7, 5, 8, 2, 6, 4]
+    ranks = [drawn(Sampler(lengths, 3, 1, rank=r, ranks=2, **options)) for r in range(2)]
+    for batch, first, second in zip(drawn(Sampler(lengths, 3, 1, **options)), *ranks, strict=True):
+        longest, *others = sorted(batch, key=lambda k: -lengths[k])
+        assert (first, second) == ([longest], others)
+
+
+def test_property_tests_draw_the_same_each_time() -> None:
+    """What is found by chance is found again; `make test-slow` draws anew."""
+    assert many.derandomize
+    assert many.database is None
 
 
 @pytest.mark.parametrize(

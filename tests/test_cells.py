@@ -118,6 +118,21 @@ def test_a_value_used_twice_gets_both_adjoints() -> None:
     assert compiled(text, floats)(3.0, 2.0) == (2.0 * 7.0,)
 
 
+def test_a_value_returned_twice_gets_both_adjoints() -> None:
+    class Twins(Cell):
+        """Both states are the same number."""
+
+        name, gates, states, saved = "twins", ("a",), ("h", "m"), ()
+
+        @staticmethod
+        def step(wx, rh, state, dt, ops):
+            h = ops.tanh(wx[0] + rh[0])
+            return (h, h), ()
+
+    assert compiled(trace(Twins()).vjp, floats)(0.3, 0.4, 0.5, 0.5, 2.0, 5.0) == (5.25, 5.25, 0.0, 0.0)
+    assert derivative_deviation(Twins(), 1, torch.Generator().manual_seed(1)) < 1e-14
+
+
 def test_equal_expressions_are_one_node_and_identities_vanish() -> None:
     graph = Graph()
     x, y = graph.node("input", "x"), graph.node("input", "y")

@@ -2,8 +2,10 @@
 
 import dataclasses
 import multiprocessing
+import os
 import random
 import resource
+import stat
 import time
 from pathlib import Path
 
@@ -81,6 +83,28 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch) -> None:
+    path, said = tmp_path / "file", []
+    path.write_bytes(b"old")
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        status = os.fstat(file)
+        said.append("the folder" if stat.S_ISDIR(status.st_mode) else f"{status.st_size} bytes")
+        fsync(file)
+
+    def renamed(*paths: object, **options: object) -> None:
+        said.append("the name")
+        replace(*paths, **options)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    atomically(path, b"new content")
+    assert said == ["11 bytes", "the name", "the folder"]
+    assert path.read_bytes() == b"new content"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

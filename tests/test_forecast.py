@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from plait import PlaitError
 from plait.cells import CELLS
 from plait.data import series
-from plait.tasks.forecast import Forecast, load_data
+from plait.tasks.forecast import Forecast, Forecaster, load_data
 from plait.tasks.settings import ForecastSettings
 from plait.training.loop import train
 
@@ -66,6 +67,35 @@ def test_the_scale_does_not_see_validation_either() -> None:
     assert Forecast(settings, data).scale == Forecast(settings, dataclasses.replace(data, values=values)).scale
 
 
+@pytest.mark.parametrize(("decoder", "span"), [("recursive", 12 + 1), ("seq2seq", 12 + 12)])
+def test_windows_reach_the_last_value_before_validation_and_no_further(decoder: str, span: int) -> None:
+    task = Forecast(ForecastSettings(decoder=decoder), series.airline())
+    logs = np.log(series.airline().values)[: 144 - 24 - 12]
+    changes = logs[12:] - logs[:-12]
+    known = torch.from_numpy((changes - changes.mean()) / changes.std()).float()
+    torch.testing.assert_close(task.windows, torch.stack([known[k : k + span] for k in range(len(known) - span + 1)]))
+
+
+def test_the_baselines_know_what_comes_before_a_block_and_no_more() -> None:
+    """Blocks of 15 and of 5 values, longer than a season and shorter."""
+    task = Forecast(ForecastSettings(horizon=15, test=20), series.airline())
+    values = series.airline().values
+    logs = np.log(values)
+    change = (logs[12:109] - logs[:97]).mean()  # of the training part
+    naive, drift = [], []
+    for start, steps in ((124, 15), (139, 5)):
+        last, grown = list(values[:start]), list(logs[:start])
+        for _ in range(steps):
+            last.append(last[-12])
+            grown.append(grown[-12] + change)
+        naive += last[start:]
+        drift += list(np.exp(grown[start:]))
+    found = task.evaluate()
+    assert found["naive"] == naive
+    assert found["seasonal naive"] == pytest.approx(series.errors(np.array(naive), values[124:]))
+    assert found["seasonal naive + drift"] == pytest.approx(series.errors(np.array(drift), values[124:]))
+
+
 @pytest.mark.parametrize("decoder", ["recursive", "seq2seq"])
 def test_recursive_and_seq2seq_forecast_any_number_of_steps(decoder: str) -> None:
     task = trained(decoder=decoder, epochs=2, horizon=5)
@@ -84,6 +114,22 @@ def test_recursive_forecast_is_one_step_fed_back() -> None:
             y, _ = task.model.next_of_each(x)
             torch.testing.assert_close(ahead[k], y[0, -1])
             x = torch.cat([x, y[:, -1:]], 1)
+
+
+@torch.no_grad()
+def test_a_decoder_is_given_the_last_value_and_its_second_block_follows_the_first() -> None:
+    model = Forecaster(ForecastSettings(decoder="seq2seq", window=6, horizon=4, hidden=5))
+    nn.init.normal_(model.head.weight)
+    x = torch.randn(3, 6)
+    _, state = model.encoder(x.unsqueeze(2))
+    steps = []
+    for _ in range(4):
+        h, state = model.decoder(x[:, 5].view(3, 1, 1), state)
+        steps.append(model.head(h).view(3))
+    first = model.horizon_after(x)
+    torch.testing.assert_close(first, torch.stack(steps, 1))
+    second = model.horizon_after(torch.cat([x[:, 4:], first], 1))  # of the last six
+    torch.testing.assert_close(model.forecast(x, 7), torch.cat([first, second[:, :3]], 1))
 
 
 def test_validation_looks_no_further_than_the_validation_part() -> None:

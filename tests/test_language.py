@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torch import nn
 from plait import PlaitError
 from plait.data.batches import Rows, Streams, sentences
 from plait.tasks import softmax
-from plait.tasks.language import Corpus, Language
+from plait.tasks.language import Corpus, Language, pick
 from plait.tasks.settings import LanguageSettings
 from plait.tasks.softmax import AdaptiveSoftmax, Softmax
 from plait.training.loop import train
@@ -186,6 +187,29 @@ def test_the_entropy_counts_every_token_once(tmp_path: Path, monkeypatch, by: st
     assert task.entropy("test") == pytest.approx(total / len(ids), rel=1e-5)
 
 
+def test_dropout_is_off_while_it_is_evaluated(tmp_path: Path) -> None:
+    """Whoever left the network in training, as an interrupted run does."""
+    task, without = make(tmp_path, dropout=0.5), make(tmp_path)
+    task.model.train()
+    assert task.entropy("test") == without.entropy("test")
+    task.model.train()
+    written = [t.generate("one", length=9, temperature=1, top=0, seed=0) for t in (task, without)]
+    assert written[0] == written[1]
+
+
+def test_words_and_their_frequencies_are_those_of_the_training_part(tmp_path: Path) -> None:
+    for part, content in (("train", "a a b\n" * 3), ("valid", "a c\n"), ("test", "d d b\n")):
+        (tmp_path / f"{part}.txt").write_text(content)
+    task = Language.read(LanguageSettings(data=str(tmp_path), hidden=2, layers=1, batch="1", steps=3))
+    assert sorted(task.vocabulary.words) == ["<eos>", "<unk>", "a", "b"]
+    found = task.evaluate()
+    assert [(found[part]["tokens"], found[part]["unknown"]) for part in ("validation", "test")] == [(3, 1), (4, 2)]
+    p = {"a": 7 / 16, "b": 4 / 16, "<eos>": 4 / 16, "<unk>": 1 / 16}  # 6, 3, 3 and none, and one more each
+    for part, words in (("validation", ["a", "<unk>", "<eos>"]), ("test", ["<unk>", "<unk>", "b", "<eos>"])):
+        expected = -sum(math.log(p[word]) for word in words) / len(words)
+        assert found[part]["unigram"]["entropy"] == pytest.approx(expected)
+
+
 # --- training --------------------------------------------------------------------------------------------------------
 def test_it_learns_to_count(tmp_path: Path) -> None:
     for by in ("streams", "sentences"):
@@ -194,8 +218,7 @@ def test_it_learns_to_count(tmp_path: Path) -> None:
         found = task.evaluate()["test"]
         assert found["model"]["perplexity"] < 2.5 < 6 < found["unigram"]["perplexity"]
         written = task.generate("three four", length=2, temperature=0, top=0, seed=0)
-        assert re.fullmatch(r"three four( five( six)?)?\n?.*", written)
-        assert written != "three four"
+        assert re.fullmatch(rf"three four( five( six|\n)|\n({'|'.join(WORDS)}))", written)
 
 
 GROUPS = ["none", "3,6,10", "greedy", "optimal:3", "pool:4"]
@@ -312,6 +335,32 @@ def test_a_prompt_is_read_to_its_end(tmp_path: Path) -> None:
         states = make(tmp_path, level=level, hidden=30, init=1.0)
         assert len({follows(states, prompt) for prompt in ("", "one two\n", "five\n")}) == 3
     assert follows(task, "one\n") != follows(task, "one")
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("top", [0, 1, 3, 5, 9])
+def test_words_are_drawn_as_often_as_they_should_be(temperature: float, top: int) -> None:
+    logits = torch.tensor([0.5, -1.0, 2.0, 1.0, -math.inf])
+    p = (logits.double() / temperature).exp()
+    if top in (1, 3):
+        p[{1: [0, 1, 3], 3: [1]}[top]] = 0  # what is not among the likeliest
+    p /= p.sum()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.cat([pick(logits, temperature, top, generator) for _ in range(1500)])
+    found = drawn.bincount(minlength=5) / 1500
+    assert (found - p).abs().max() < 0.05  # four times what chance does, or more
+    assert found[p == 0].eq(0).all()
+    assert int(pick(logits, 0, top, generator)) == 2
+
+
+def test_temperature_and_top_reach_the_draw(tmp_path: Path) -> None:
+    task = make(tmp_path, hidden=30, init=1.0)
+    write = partial(task.generate, "one", length=20, seed=0)
+    likeliest = write(temperature=0, top=0)
+    assert write(temperature=5, top=1) == likeliest
+    assert write(temperature=0.01, top=0) == likeliest
+    assert write(temperature=5, top=0) != write(temperature=1, top=0) != likeliest
+    assert write(temperature=5, top=2) != write(temperature=5, top=0)
 
 
 def test_characters_of_a_folder(plait, empty_folder: Path) -> None:

@@ -130,6 +130,8 @@ def test_seasonal_naive_and_errors() -> None:
         {"rmse": np.sqrt(2.5), "mae": 1.5, "mape": 75.0}
     )
     assert series.errors(np.array([1.0]), np.array([0.0]))["mape"] is None
+    negative = series.errors(np.array([-1.0, -3.0]), np.array([-2.0, 2.0]))  # off by 50 % and by 250 %
+    assert negative == pytest.approx({"rmse": np.sqrt(13), "mae": 3.0, "mape": 150.0})
 
 
 def test_csv_round_trip(tmp_path: Path) -> None:

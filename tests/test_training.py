@@ -1,21 +1,27 @@
 """The loop: every kind of descent, and a run that goes on as if it had never been stopped."""
 
 import functools
+import io
+import itertools
+import json
 import math
 import operator
 import random
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from plait import PlaitError, layers
 from plait.data.sampler import Sampler
+from plait.training import loop
 from plait.training.loop import clip, train
-from plait.training.progress import Silent
+from plait.training.progress import Lines, Silent
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
 from plait.training.task import Task
@@ -148,6 +154,87 @@ def test_stochastic_mini_batch_and_full_descent(batch: str, steps: int) -> None:
     train(task, settings)
     assert len(task.seen) == steps
     assert sorted(functools.reduce(operator.iadd, task.seen, [])) == list(range(20))
+
+
+class Scripted(Recall):
+    """Known losses, one a step; sgd moves the one weight of the head's bias by lr a step."""
+
+    def __init__(self, settings: TrainSettings, losses: list[float], stop_after: int | None = None) -> None:
+        super().__init__(settings, stop_after)
+        self.losses = losses
+
+    def loss(self, indices):
+        _, count = super().loss(indices)
+        bias = self.model["head"].bias.sum()
+        return bias - bias.detach() + self.losses[self.steps - 1], count
+
+    def validate(self):
+        return None
+
+
+class Kept(Silent):
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+
+    def step(self, epoch: int, loss: float, rate: float) -> None:
+        self.losses.append(loss)
+        self.rates.append(rate)
+
+
+def test_the_loss_of_an_epoch_counts_every_sample_alike() -> None:
+    """20 samples in batches of 6, 6, 6 and 2."""
+    settings = TrainSettings(epochs=2, batch="6", patience=0)
+    task, told = Scripted(settings, [1, 2, 3, 10, 7, 7, 7, 2]), Kept()
+    progress = train(task, settings, reporter=told).progress
+    assert [row["loss"] for row in progress.history] == pytest.approx([2.8, 6.5])
+    assert told.losses == pytest.approx([1, 1.5, 2, 2.8, 7, 7, 7, 6.5])
+
+
+def test_without_validation_the_training_loss_decides() -> None:
+    settings = TrainSettings(epochs=9, batch="full", patience=3, optimizer="sgd", lr=0.5)
+    task = Scripted(settings, [3, 1, 2, 1, 1, 0, 0, 0, 0])
+    begin = task.model["head"].bias.item()
+    progress = train(task, settings).progress
+    assert [row["validation"] for row in progress.history] == [None] * 5
+    assert (progress.best, progress.best_epoch, progress.epoch) == (1, 2, 2 + 3)
+    assert task.model["head"].bias.item() == pytest.approx(begin - 2 * 0.5)  # the weights after two steps
+
+
+def test_without_validation_a_plateau_is_one_of_the_training_loss() -> None:
+    settings = TrainSettings(epochs=14, batch="full", lr=0.01, schedule="plateau", patience=0)
+    rates = [row["lr"] for row in train(Scripted(settings, [1.0] * 14), settings).progress.history]
+    assert rates == pytest.approx([0.01] * 12 + [0.001] * 2)
+    falling = [1.0 / (k + 1) for k in range(14)]
+    rates = [row["lr"] for row in train(Scripted(settings, falling), settings).progress.history]
+    assert rates == [0.01] * 14
+
+
+def test_without_validation_none_is_printed() -> None:
+    settings, text = TrainSettings(epochs=2, batch="full"), io.StringIO()
+    lines = Lines(Console(file=text, width=100), "samples", "loss {:.4g}".format)
+    train(Scripted(settings, [2, 1]), settings, reporter=lines)
+    printed = [line.split("  ")[:2] for line in text.getvalue().splitlines()]
+    assert printed == [["epoch 1/2", "loss 2"], ["epoch 2/2", "loss 1"]]
+    assert "validation" not in text.getvalue()
+
+
+def test_seconds_and_rates_go_on_over_a_resume(tmp_path: Path, monkeypatch) -> None:
+    """On a clock that ticks once whenever it is read, which is once a step."""
+    settings, losses = TrainSettings(epochs=2, batch="6", save_every=1e9), [1.0] * 8
+    ticks = itertools.count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    stopped = train(Scripted(settings, losses, stop_after=3), settings, Run(tmp_path))
+    assert stopped.interrupted
+    assert stopped.progress.seconds == 3
+    told = Kept()
+    progress = train(Scripted(settings, losses), settings, Run(tmp_path), told, resume=True).progress
+    assert [row["seconds"] for row in progress.history] == [4, 8]
+    assert [row["rate"] for row in progress.history] == [20 / 4, 20 / 4]
+    assert told.rates == [2, 6, 6, 6, 5]  # samples a second, of this session's part of the epoch
+    assert json.loads((tmp_path / "history.json").read_text())["epochs"] == progress.history
 
 
 def test_the_model_keeps_the_weights_of_its_best_epoch() -> None:
@@ -371,6 +458,15 @@ def test_one_process_trains_a_run(tmp_path: Path) -> None:
     with Run(tmp_path).locked(), pytest.raises(PlaitError, match="is being trained by another process"):
         train(Recall(settings), settings, Run(tmp_path))
     train(Recall(settings), settings, Run(tmp_path))
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    for name in (".state.safetensors.123.partial", ".config.json.9.partial", "notes.partial", ".hidden"):
+        (tmp_path / name).write_text("")
+    settings = TrainSettings(epochs=1)
+    train(Recall(settings), settings, Run(tmp_path))
+    files = ["history.json", "model.safetensors", "state.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", *files[:2], "notes.partial", files[2]]
 
 
 def test_resume_needs_a_run() -> None:
