@@ -99,6 +99,7 @@ def test_bench_loop_has_the_shape_of_every_benchmark(plait) -> None:
     result = json.loads(plait("bench", "loop", "--steps", "6", "--repeats", "5", "--json", "-")[1])
     assert set(result) >= {"environment", "question", "rows"}
     assert result["environment"]["threads"] >= 1
+    assert [row["task"] for row in result["rows"]] == ["one weight", "airline, lstm 32"]
     assert all(0 < row["loop ms"] < row["step ms"] for row in result["rows"])
 
 

@@ -137,6 +137,33 @@ def test_threads_do_not_change_a_bit_of_a_projection(ragged, set_threads) -> Non
             assert_same_bits(found, expected, (B, H, P, count))
 
 
+def test_a_projection_is_never_shared_by_units(set_threads) -> None:
+    """Its product needs all units of the step: whoever has finished its own would read what is not there yet."""
+    target = Target(double=False, lanes=8, rows=6)
+    for B in (1, 2, 20):
+        shared = [split.by_units(Form(CELLS["lstm"], 1, target, p), Layout(9, B), 768, 1, 2) for p in (False, True)]
+        assert shared == [True, False], B
+    set_threads(2)
+    layer, x = plait.LSTM(16, 768, proj_size=256, engine="fused"), torch.randn(3, 1, 16)
+    expected = outputs_and_gradients(with_engine(layer, "numpy"), x, None)
+    assert deviation(outputs_and_gradients(layer, x, None), expected)[0] <= 1e-5
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_products_wait_for_the_last_slice(count, set_threads) -> None:
+    """One sequence is as good as all the work: the other threads are done while its slice has hardly begun."""
+    layer, x = plait.GRU(3, 64, engine="fused"), torch.randn(2000, 2, 3, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        return gradients(flat(layer(x, None, [2000, 1])), [x, *layer.parameters()])
+
+    set_threads(1)
+    expected = run()
+    set_threads(count)
+    for _ in range(10):
+        assert_close(run(), expected)
+
+
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])
 def test_a_sequence_of_a_ragged_batch_is_bitwise_what_it_is_alone(cell, P, set_threads) -> None:
     set_threads(2)

@@ -621,6 +621,22 @@ def test_autocast_keeps_the_precision_of_the_weights(engine: str) -> None:
         assert layer(packed.to(torch.bfloat16))[0].data.dtype == torch.float32
 
 
+@own_engine
+def test_autocast_does_not_reach_second_derivatives(engine: str) -> None:
+    layer, x = plait.GRU(3, 4, engine=engine), torch.randn(5, 2, 3, requires_grad=True)
+
+    def both():
+        inputs = [x, *layer.parameters()]
+        first = torch.autograd.grad(layer(x)[0].square().sum(), inputs, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)]
+
+    expected = both()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = both()
+    assert {g.dtype for g in found} == {torch.float32}
+    assert_close(found, expected, 1e-6)
+
+
 def test_autocast_with_torchs_own_layers_is_torchs() -> None:
     layer, x = plait.GRU(3, 4, engine="torch"), torch.randn(5, 2, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
