@@ -1,7 +1,10 @@
 """The compiled kernels: the same numbers whoever computes them, gradients however they are asked for, any cell."""
 
 import copy
+import ctypes
 import platform
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,7 +25,7 @@ from plait.check import deviation, outputs_and_gradients, relative, with_engine
 from plait.engines import Layout, Needs, Weights, fused
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
-from plait.kernels import split
+from plait.kernels import job, split, threads
 from plait.kernels.schedule import OFF, Schedule
 from plait.kernels.target import Form, Target
 
@@ -149,19 +152,45 @@ def test_a_projection_is_never_shared_by_units(set_threads) -> None:
     assert deviation(outputs_and_gradients(layer, x, None), expected)[0] <= 1e-5
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_products_wait_for_the_last_slice(count, set_threads) -> None:
-    """One sequence is as good as all the work: the other threads are done while its slice has hardly begun."""
-    layer, x = plait.GRU(3, 64, engine="fused"), torch.randn(2000, 2, 3, requires_grad=True)
+@pytest.fixture
+def late(set_threads, monkeypatch) -> list[bool]:
+    """A team of two, whose second thread comes when the first has begun with the last slice.
 
-    def run() -> list[Tensor]:
-        return gradients(flat(layer(x, None, [2000, 1])), [x, *layer.parameters()])
+    -> whether it came in time, launch by launch
+    """
+    came: list[bool] = []
 
-    set_threads(1)
-    expected = run()
-    set_threads(count)
-    for _ in range(10):
-        assert_close(run(), expected)
+    @ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+    def parallel(kernel: int, block: int, count: int, flags: int) -> None:
+        walk = ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernel)
+        launch = (ctypes.c_int64 * job.LAUNCH_SIZE).from_address(block)
+        slices = launch[job.WALKS] * launch[job.SLICES]
+        first = threading.Thread(target=walk, args=(block,))
+        first.start()
+        while launch[job.TAKEN] < slices:
+            time.sleep(0)
+        came.append(launch[job.TAKEN_DONE] < slices)
+        walk(block)
+        first.join()
+
+    two = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 2)
+    monkeypatch.setattr(threads, "team_size", lambda: threads.address_of(two))
+    monkeypatch.setattr(threads, "run", lambda *args: threads.start()(*args[:3], threads.address_of(parallel)))
+    set_threads(2)
+    return came
+
+
+def test_products_wait_for_the_last_slice(late) -> None:
+    """A thread that finds no slice left waits for those that others have: the products need all rows."""
+    lengths = torch.tensor([1500, 3, 2, 1])
+    layout = Layout.ragged((lengths > torch.arange(1500).unsqueeze(1)).sum(1))
+    problem, x = Problem.draw(CELLS["gru"], layout, 64), torch.randn(layout.N, 3)
+    expected = forward_and_backward(engines.get("numpy"), problem, x)
+    for _ in range(50):
+        assert_close(forward_and_backward(FusedEngine(), problem, x), expected, 1e-4)
+        if sum(late[1::2]) == 3:  # launches there and back: the way back is followed by products
+            break
+    assert sum(late[1::2]) == 3
 
 
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])
