@@ -380,6 +380,17 @@ def test_the_ways_to_run_a_draw_are_whose_they_say(cell: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(("padded", "packed"), [(4.0, 2.0), (2.0, 3.0)])
+def test_a_draw_is_compared_with_the_better_of_torchs_two(monkeypatch, padded: float, packed: float) -> None:
+    seconds = {"padded": padded, "packed": packed, "plait": 1.0, "rows": 0.5, "dense": 0.25}
+    monkeypatch.setattr(ragged, "interleaved", lambda _, n: {name: [took] * n for name, took in seconds.items()})
+    row = ragged.compare(0, "gru", ragged.Draw("gru", torch.tensor([2, 5, 1]), 4), 5)
+    assert (row["low"], row["faster"], row["high"]) == (2.0, 2.0, 2.0)
+    assert row["real %"] == pytest.approx(100 * 8 / 15)
+    assert row["of dense"] == pytest.approx(4 * 9 / 8)  # four times as long for 8 steps as for 9
+    assert row["rows, of dense"] == pytest.approx(2 * 9 / 8)
+
+
 def test_bucketing_runs_on_the_engine_asked_for(plait, book: str, monkeypatch) -> None:
     made = []
 
@@ -391,7 +402,9 @@ def test_bucketing_runs_on_the_engine_asked_for(plait, book: str, monkeypatch) -
     monkeypatch.setattr(bucketing, "Network", Spied)
     monkeypatch.setattr(bucketing, "by_turns", lambda _, every, repeats: dict.fromkeys(every, [1.0] * repeats))
     sizes = ("--hidden", "3", "--embedding", "2", "--batch", "4", "--sentences", "4", "--repeats", "5")
-    rows_of(plait, "bucketing", "--data", book, "--layers", "1,2", *sizes, "--engine", "numpy")
+    rows, _ = rows_of(plait, "bucketing", "--data", book, "--layers", "1,2", *sizes, "--engine", "numpy")
+    took = {row["batches"]: row["s/epoch"] for row in rows}
+    assert took["none"] == pytest.approx(134 / 4)  # a second for four sentences of 134
     assert [(type(rnn), rnn.num_layers, rnn.engine) for rnn in made] == [
         (plait_layers.LSTM, layers, "numpy") for layers in (1, 2)
     ]

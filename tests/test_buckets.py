@@ -505,6 +505,13 @@ def test_going_on_in_the_middle_of_an_epoch() -> None:
     assert after.state_dict() == {"epoch": 4, "position": 0}
 
 
+def test_going_on_twice_in_one_epoch() -> None:
+    again = sampler()
+    again.load_state_dict({"epoch": 2, "position": 5})
+    assert lists(itertools.islice(loader(again), 3)) == drawn(sampler(), 2)[5:8]
+    assert again.state_dict() == {"epoch": 2, "position": 8}
+
+
 def test_going_on_with_workers_from_what_was_trained_on() -> None:
     """They draw ahead, so the position is counted by whoever trains."""
     before, after = sampler(), sampler()

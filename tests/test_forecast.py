@@ -138,6 +138,10 @@ def test_validation_looks_no_further_than_the_validation_part() -> None:
     known = ~task.validation_targets.isnan()
     assert known.sum(1).tolist() == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert task.test_from - task.validation_from == 12
+    changes = torch.from_numpy(task.scale.apply(task.data.values)).float()[: 144 - 24 - 12]  # up to the test
+    for k in range(12):
+        assert torch.equal(task.validation_inputs[k], changes[84 + k : 96 + k])
+        assert torch.equal(task.validation_targets[k][known[k]], changes[96 + k :])
 
 
 def test_negative_values_are_learned_without_logarithms() -> None:
@@ -149,6 +153,11 @@ def test_negative_values_are_learned_without_logarithms() -> None:
     assert np.isfinite(task.ahead(values, 3)).all()
     with pytest.raises(PlaitError, match="has values that are not positive: use --scale linear"):
         Forecast(dataclasses.replace(settings, scale="log"), series.Series("x", values, [""] * 40))
+
+
+def test_logarithms_are_taken_of_positive_values_unless_they_are_not_wanted() -> None:
+    for scale, log in (("auto", True), ("log", True), ("linear", False)):
+        assert Forecast(ForecastSettings(scale=scale), series.airline()).scale.log is log
 
 
 def test_the_shortest_series_that_will_do() -> None:

@@ -4,11 +4,10 @@ import copy
 import ctypes
 import platform
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -152,45 +151,73 @@ def test_a_projection_is_never_shared_by_units(set_threads) -> None:
     assert deviation(outputs_and_gradients(layer, x, None), expected)[0] <= 1e-5
 
 
-@pytest.fixture
-def late(set_threads, monkeypatch) -> list[bool]:
-    """A team of two, whose second thread comes when the first has begun with the last slice.
+TAKEN = 1 << 40  # tickets: more than there is of anything
 
-    -> whether it came in time, launch by launch
+
+@pytest.fixture
+def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
+    """A team of two, the second of which runs alone at first, and is told that somebody else has all work of a kind.
+
+    -> whether it waited, launch by launch, until the first came and did that work
     """
-    came: list[bool] = []
+    waited: list[bool] = []
+    kind = ""
 
     @ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
     def parallel(kernel: int, block: int, count: int, flags: int) -> None:
         walk = ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernel)
         launch = (ctypes.c_int64 * job.LAUNCH_SIZE).from_address(block)
-        slices = launch[job.WALKS] * launch[job.SLICES]
-        first = threading.Thread(target=walk, args=(block,))
-        first.start()
-        while launch[job.TAKEN] < slices:
-            time.sleep(0)
-        came.append(launch[job.TAKEN_DONE] < slices)
+        places = {"panels": [block + 8 * job.PREPARED], "slices": [block + 8 * job.TAKEN]}
+        products = [launch[job.GEMMS] + g * job.WALK_SIZE * 8 for g in range(launch[job.GEMM_COUNT])]
+        places["products"] = [product + 8 * job.GEMM_TAKEN for product in products]
+        tickets = [ctypes.c_int64.from_address(place) for place in places[kind]]
+        for ticket in tickets:
+            ticket.value = TAKEN
+        second = threading.Thread(target=walk, args=(block,))
+        second.start()
+        second.join(0.03)
+        waited.append(second.is_alive())
+        for ticket in tickets:
+            ticket.value = 0
         walk(block)
-        first.join()
+        second.join()
 
-    two = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 2)
-    monkeypatch.setattr(threads, "team_size", lambda: threads.address_of(two))
+    @ctypes.CFUNCTYPE(ctypes.c_int)
+    def size() -> int:
+        return 2
+
+    def work(name: str) -> list[bool]:
+        nonlocal kind
+        kind = name
+        return waited
+
+    monkeypatch.setattr(threads, "team_size", lambda: threads.address_of(size))
     monkeypatch.setattr(threads, "run", lambda *args: threads.start()(*args[:3], threads.address_of(parallel)))
     set_threads(2)
-    return came
+    return work
 
 
-def test_products_wait_for_the_last_slice(late) -> None:
-    """A thread that finds no slice left waits for those that others have: the products need all rows."""
-    lengths = torch.tensor([1500, 3, 2, 1])
-    layout = Layout.ragged((lengths > torch.arange(1500).unsqueeze(1)).sum(1))
-    problem, x = Problem.draw(CELLS["gru"], layout, 64), torch.randn(layout.N, 3)
+@pytest.mark.parametrize("kind", ["panels", "slices", "products"])
+def test_what_others_have_taken_is_waited_for(kind, team) -> None:
+    """A walk needs all panels, and the products after it need the rows of all slices: lengths 40, 3, 2 and 1."""
+    lengths, waited = torch.tensor([40, 3, 2, 1]), team(kind)
+    layout = Layout.ragged((lengths > torch.arange(40).unsqueeze(1)).sum(1))
+    problem, x = Problem.draw(CELLS["gru"], layout, 20), torch.randn(layout.N, 3)
     expected = forward_and_backward(engines.get("numpy"), problem, x)
-    for _ in range(50):
-        assert_close(forward_and_backward(FusedEngine(), problem, x), expected, 1e-4)
-        if sum(late[1::2]) == 3:  # launches there and back: the way back is followed by products
-            break
-    assert sum(late[1::2]) == 3
+    assert_close(forward_and_backward(FusedEngine(), problem, x), expected)
+    assert waited == [True, True]  # there and back
+
+
+def test_slices_have_about_the_same_work() -> None:
+    assert split.slices(Layout(9, 7), 1, 2) == [0, 3, 7]
+    assert split.slices(Layout(9, 7), 2, 2) == [0, 7]  # a direction each
+    assert split.slices(Layout(9, 2), 1, 4) == [0, 1, 2]
+    for lengths, parts in (([4, 4, 4, 4, 1, 1, 1, 1], 2), ([9, 8, 7, 6, 5, 4, 3, 2, 1], 3), ([5] * 6 + [1], 3)):
+        layout = Layout.ragged((torch.tensor(lengths) > torch.arange(max(lengths)).unsqueeze(1)).sum(1))
+        bounds = split.slices(layout, 1, parts)
+        assert (bounds[0], bounds[-1], len(bounds)) == (0, len(lengths), parts + 1)
+        work = [sum(lengths[a:b]) for a, b in pairwise(bounds)]
+        assert max(abs(some - sum(lengths) / parts) for some in work) < max(lengths), (lengths, bounds)
 
 
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])
@@ -436,6 +463,17 @@ def test_lazily_negated_weights_and_states(cell) -> None:
     pair = [tuple(some) if len(some) > 1 else some[0] for some in (negated, states)]
     found = torch.func.functional_call(layer, weights, (x, pair[0]))
     assert_same_bits(flat(found), flat(layer(x, pair[1])), "the same numbers")
+
+
+@every_cell
+def test_lazily_negated_gradients(cell) -> None:
+    layer, x = layers.make(cell, 3, 2, engine="fused"), torch.randn(4, 2, 3, requires_grad=True)
+    outputs, inputs = flat(layer(x)), [x, *layer.parameters()]
+    d_outputs = random_like(outputs)
+    negated = [torch._neg_view(-d) for d in d_outputs]
+    assert all(d.is_neg() for d in negated)
+    found, expected = (torch.autograd.grad(outputs, inputs, d, retain_graph=True) for d in (negated, d_outputs))
+    assert_same_bits(list(found), list(expected), "the same numbers")
 
 
 # --- the tape is used up, and is the kernel's own --------------------------------------------------------------------

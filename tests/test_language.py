@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from plait import PlaitError
-from plait.data.batches import Rows, Streams, sentences
+from plait.data import buckets
+from plait.data.batches import Rows, Streams, grouped, sentences
+from plait.data.sampler import Sampler
 from plait.tasks import softmax
 from plait.tasks.language import Corpus, Language, pick
 from plait.tasks.settings import LanguageSettings
@@ -81,6 +83,18 @@ def test_rows_of_sentences_hold_them_and_nothing_else(tmp_path: Path) -> None:
         given_to_it = task.before["train"][mine]
         assert given_to_it[0] == task.end
         assert torch.equal(given_to_it[1:], train_part.ids[mine[:-1]])
+
+
+@pytest.mark.parametrize("how", ["none", "3,6,10", "greedy", "optimal:3", "pool:4"])
+def test_which_sentences_share_a_batch_hangs_on_the_seed(how: str) -> None:
+    lengths = [1 + k * 7 % 9 for k in range(60)]
+
+    def drawn(seed: int) -> list[list[int]]:
+        return [b.tolist() for b in grouped(how, lengths, 4, seed).batches(0)]
+
+    assert drawn(7) == drawn(7) != drawn(8)
+    options = {"pool": 4} if how == "pool:4" else {"boundaries": buckets.parse(how, lengths, 4)}
+    assert drawn(7) == [b.tolist() for b in Sampler(lengths, 4, 7, **options).batches(0)]
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------
@@ -351,6 +365,15 @@ def test_words_are_drawn_as_often_as_they_should_be(temperature: float, top: int
     assert (found - p).abs().max() < 0.05  # four times what chance does, or more
     assert found[p == 0].eq(0).all()
     assert int(pick(logits, 0, top, generator)) == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_unknown_word_is_never_written(tmp_path: Path, temperature: float) -> None:
+    task = make(tmp_path)
+    task.model.softmax.bias.data[task.vocabulary.index["<unk>"]] = 100.0  # by far the likeliest
+    written = task.generate("one", length=20, temperature=temperature, top=0, seed=0)
+    assert len(written.replace("\n", " \n ").split(" ")) >= 20
+    assert "<unk>" not in written
 
 
 def test_temperature_and_top_reach_the_draw(tmp_path: Path) -> None:

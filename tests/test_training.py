@@ -193,14 +193,27 @@ def test_the_loss_of_an_epoch_counts_every_sample_alike() -> None:
     assert told.losses == pytest.approx([1, 1.5, 2, 2.8, 7, 7, 7, 6.5])
 
 
-def test_without_validation_the_training_loss_decides() -> None:
-    settings = TrainSettings(epochs=9, batch="full", patience=3, optimizer="sgd", lr=0.5)
+def test_a_perfect_validation_is_the_best() -> None:
+    class Perfect(Scripted):
+        def validate(self):
+            return [2.0, 0.0, 1.0][self.steps - 1]
+
+    settings = TrainSettings(epochs=3, batch="full", patience=0)
+    progress = train(Perfect(settings, [5, 5, 5]), settings).progress
+    assert (progress.best, progress.best_epoch) == (0.0, 2)
+
+
+def test_without_validation_the_training_loss_decides(tmp_path: Path) -> None:
+    settings = TrainSettings(epochs=9, batch="full", patience=3, optimizer="sgd", lr=0.5, clip=0.0)
     task = Scripted(settings, [3, 1, 2, 1, 1, 0, 0, 0, 0])
     begin = task.model["head"].bias.item()
-    progress = train(task, settings).progress
+    progress = train(task, settings, Run(tmp_path)).progress
     assert [row["validation"] for row in progress.history] == [None] * 5
     assert (progress.best, progress.best_epoch, progress.epoch) == (1, 2, 2 + 3)
-    assert task.model["head"].bias.item() == pytest.approx(begin - 2 * 0.5)  # the weights after two steps
+    best, last = begin - 2 * 0.5, begin - 5 * 0.5  # each step has a gradient of its own, which is 1
+    assert task.model["head"].bias.item() == pytest.approx(best)
+    assert Run(tmp_path).read_tensors("model.safetensors")[0]["head.bias"].item() == pytest.approx(best)
+    assert state_of(tmp_path)["model.head.bias"].item() == pytest.approx(last)
 
 
 def test_without_validation_a_plateau_is_one_of_the_training_loss() -> None:
