@@ -147,7 +147,7 @@ def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(tmp_path: Path) -> None:
 
     args = ["train", "forecast", "--epochs", "3", "--patience", "0", "--out", "run"]
     assert in_terminal(args, tmp_path)[0] == 0
-    code, seen = in_terminal(["train", "forecast", "--resume", "run", "--epochs", "99999"], tmp_path, b"99999")
+    code, seen = in_terminal(["train", "forecast", "--resume", "run", "--epochs", "99999"], tmp_path, b"/99999")
     assert code == 130
     assert re.search(r"stopped in epoch \d+ of 99999", seen)
     assert "seasonal naive" in seen
@@ -155,7 +155,7 @@ def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(tmp_path: Path) -> None:
     done = epochs()
     assert len(done) > 3
     (command,) = re.findall(r"go on     plait (.*?)\r\n", seen)
-    code, seen = in_terminal(command.split(), tmp_path, b"99999")  # exactly as it says, and stopped once more
+    code, seen = in_terminal(command.split(), tmp_path, b"/99999")  # exactly as it says, and stopped once more
     assert code == 130
     assert re.search(r"stopped in epoch \d+ of 99999", seen)
     more = epochs()
@@ -165,7 +165,7 @@ def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_sigterm_is_as_good_as_ctrl_c(tmp_path: Path) -> None:
     args = ["train", "forecast", "--epochs", "99999", "--patience", "0", "--out", "run"]
-    code, seen = in_terminal(args, tmp_path, b"99999", signal.SIGTERM)
+    code, seen = in_terminal(args, tmp_path, b"/99999", signal.SIGTERM)
     assert code == 130
     assert "samples/s" in seen  # the bar
     assert "go on     plait train forecast --resume run" in seen
