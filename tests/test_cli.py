@@ -207,9 +207,12 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
 def test_looking_at_a_run_does_not_disturb_its_training(tmp_path: Path) -> None:
     args = [*PLAIT, "train", "forecast", "--epochs", "30", "--patience", "0", "--save-every", "0", "--out", "run"]
     process = subprocess.Popen(args, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    looks = 0
     while process.poll() is None:
         if (tmp_path / "run" / "config.json").exists():
             Run.open(str(tmp_path / "run"))
+            looks += 1
+    assert looks > 0
     assert process.stderr is not None
     said = [line for line in process.stderr.read().splitlines() if not line.startswith(b"plait: compiling")]
     assert said == []

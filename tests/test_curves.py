@@ -93,6 +93,6 @@ def test_airline_forecaster_trained_to_the_end(tmp_path: Path) -> None:
         (tmp_path / engine).mkdir()
         outcome = train(Forecast(settings, load_data(settings)), settings, Run(tmp_path / engine))
         history[engine] = outcome.progress.history
-    assert len(history["fused"]) == len(history["torch"])
+    assert len(history["fused"]) == len(history["torch"]) > 10
     for ours, theirs in zip(history["fused"], history["torch"], strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)

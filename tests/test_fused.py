@@ -465,17 +465,6 @@ def test_lazily_negated_weights_and_states(cell) -> None:
     assert_same_bits(flat(found), flat(layer(x, pair[1])), "the same numbers")
 
 
-@every_cell
-def test_lazily_negated_gradients(cell) -> None:
-    layer, x = layers.make(cell, 3, 2, engine="fused"), torch.randn(4, 2, 3, requires_grad=True)
-    outputs, inputs = flat(layer(x)), [x, *layer.parameters()]
-    d_outputs = random_like(outputs)
-    negated = [torch._neg_view(-d) for d in d_outputs]
-    assert all(d.is_neg() for d in negated)
-    found, expected = (torch.autograd.grad(outputs, inputs, d, retain_graph=True) for d in (negated, d_outputs))
-    assert_same_bits(list(found), list(expected), "the same numbers")
-
-
 # --- the tape is used up, and is the kernel's own --------------------------------------------------------------------
 @both_ways
 @every_cell

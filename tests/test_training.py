@@ -56,7 +56,9 @@ class Recall(Task):
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
-    return Run(folder).read_tensors("state.safetensors")[0]
+    tensors = Run(folder).read_tensors("state.safetensors")[0]
+    assert {key.split(".")[0] for key in tensors} >= {"model", "random"}  # there is something to compare
+    return tensors
 
 
 def test_clipping_is_torchs() -> None:
