@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from plait import cli, memory
 from plait.training.run import Run
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
@@ -249,10 +250,11 @@ def test_bad_data(refused, empty_folder: Path) -> None:
         (["--cell", "lsm"], "cell 'lsm' is not known: did you mean 'lstm'?"),
         (["--engine", "nunpy"], "engine 'nunpy' is not known: did you mean 'numpy'?"),
         (["--threads", "100000000000"], "threads 100000000000: must be at most 4096."),
-        (["--hidden", "1000000000000"], "this does not fit into memory: choose smaller sizes"),
+        (["--hidden", "1000000000000"], "hidden 1000000000000: must be at most 100000."),
+        (["--hidden", "100000"], " needs about "),
         (["--json", "no/such/folder.json"], "--json no/such/folder.json cannot be written"),
         (["--batch", "-1"], "batch '-1': must be a whole number of at least 1, or 'full'."),
-        (["--lr", "1e30", "--clip", "0", "--optimizer", "sgd"], None),
+        (["--lr", "1e6", "--clip", "0", "--optimizer", "sgd"], None),
     ],
 )
 def test_bad_numbers_and_names(plait, refused, args: list[str], sentence: str | None) -> None:
@@ -264,12 +266,163 @@ def test_bad_numbers_and_names(plait, refused, args: list[str], sentence: str | 
         assert sentence in refused("train", "forecast", *QUICK, *args)
 
 
-def test_options_that_are_no_numbers_exit_with_2(plait) -> None:
-    code, _, err = plait("train", "forecast", "--hidden", "many")
-    assert code == 2
-    assert "--hidden" in err
-    assert "Traceback" not in err
-    assert plait("train", "forecst")[0] == 2
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ("train forecast --hidden many", "--hidden 'many': expected a whole number. See plait train forecast --help."),
+        ("train forecast --hidden=", "--hidden '': expected a whole number. See plait train forecast --help."),
+        ("train forecast --lr x --epochs 1", "--lr 'x': expected a number. See plait train forecast --help."),
+        ("train forecast --hiden 3", "option --hiden is not known: did you mean --hidden? See plait train forecast"),
+        ("bench loop --xyzzy", "option --xyzzy is not known: leave it out. See plait bench loop --help."),
+        ("train forecast --hidden", "--hidden: expected a value after it. See plait train forecast --help."),
+        ("train language --tied=3", "--tied takes no value: leave out what follows it. See plait train language"),
+        ("train forecst", "command 'forecst' is not known: did you mean 'forecast'? Expected one of forecast, lang"),
+        ("trian", "command 'trian' is not known: did you mean 'train'? Expected one of bench, check, engines, eq"),
+        ("forecast", "RUN is missing: expected it after the command. See plait forecast --help."),
+        ("equations", "CELL is missing: expected it after the command. See plait equations --help."),
+        ("forecast a b", "'b' was not expected: leave it out. See plait forecast --help."),
+    ],
+)
+def test_a_command_line_that_is_wrong_gets_a_sentence(refused, args: str, sentence: str) -> None:
+    assert f"plait: {sentence}" in refused(*args.split())
+
+
+LIMITS = [  # the command, its option, a number that is too large or too small, and the limit
+    *(
+        ("train forecast", *limit)
+        for limit in (
+            ("--layers", "1000000000", "at most 1000"),
+            ("--hidden", "9223372036854775807", "at most 100000"),
+            ("--batch", "9223372036854775808", "at most 999999999"),
+            ("--batch", "9" * 5000, "at most 999999999"),
+            ("--window", "9223372036854775807", "at most 100000000"),
+            ("--horizon", "100000001", "at most 100000000"),
+            ("--season", "100000001", "at most 100000000"),
+            ("--test", "100000001", "at most 100000000"),
+            ("--validation", "100000001", "at most 100000000"),
+            ("--lr", "1e308", "at most 1000000.0"),
+            ("--lr", "0", "at least 1e-12"),
+            ("--lr", "nan", "from 1e-12 to 1000000.0"),
+            ("--clip", "1e308", "at most 1000000000.0"),
+            ("--weight-decay", "inf", "at most 1000000.0"),
+            ("--save-every", "1e30", "at most 1000000000.0"),
+            ("--epochs", "1000000001", "at most 1000000000"),
+            ("--patience", "1000000001", "at most 1000000000"),
+            ("--decay-after", "1000000001", "at most 1000000000"),
+            ("--seed", "9223372036854775808", "below 2**63"),
+        )
+    ),
+    *(
+        ("train language --data x.txt", *limit)
+        for limit in (
+            ("--steps", "1000001", "at most 1000000"),
+            ("--embedding", "100001", "at most 100000"),
+            ("--init", "1e300", "at most 100"),
+            ("--init", "0", "at least 1e-12"),
+            ("--min-count", "1000000001", "at most 1000000000"),
+        )
+    ),
+    ("equations implicit_gru", "--dt", "1e308", "at most 1000000.0"),
+    ("equations implicit_gru", "--dt", "1e-300", "at least 1e-06"),
+    ("check", "--seed", "9223372036854775808", "below 2**63"),
+    ("bench loop", "--steps", "1000001", "at most 1000000"),
+    ("bench loop", "--repeats", "10001", "at most 10000"),
+    ("bench loop", "--seed", "-1", "below 2**63"),
+    ("bench layers", "--random", "10001", "at most 10000"),
+    ("bench batch", "--size", "100001", "at most 100000"),
+    ("bench schedule", "--batch", "100001", "at most 100000"),
+    ("bench schedule", "--size", "100001", "at most 100000"),
+    ("bench schedule", "--steps", "100001", "at most 100000"),
+    ("bench functions", "--bound", "1e-300", "at least 1e-30"),
+    ("bench functions", "--step", "0", "at least 1"),
+    ("bench functions", "--step", "9223372036854775807", "at most 1000000000"),
+    ("bench ragged", "--draws", "10001", "at most 10000"),
+    ("bench ragged", "--batch", "1000001", "at most 1000000"),
+    ("bench ragged", "--hidden", "100001", "at most 100000"),
+    ("bench bucketing", "--layers", "99999", "from 1 to 1000"),
+    ("bench bucketing", "--sentences", "9223372036854775807", "at most 1000000000"),
+    ("bench language", "--count", "1000001", "at most 1000000"),
+]
+
+
+@pytest.mark.parametrize(("command", "option", "value", "limit"), LIMITS)
+def test_every_number_has_a_least_and_a_most(refused, command: str, option: str, value: str, limit: str) -> None:
+    sentence = refused(*command.split(), option, value)
+    assert re.match(rf"plait: {option[2:].replace('-', '_')} .*(must be|expected) .*{re.escape(limit)}", sentence)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "train forecast --hidden 20000",
+        "train language --data book.txt --hidden 20000 --layers 1",
+        "train language --data book.txt --hidden 1 --embedding 100000 --layers 1",
+        "bench layers --shapes 1,1,1,20000,1 --cells rnn",
+        "bench phases --shapes 9999,9999,9,9,1",
+        "bench batch --size 20000",
+        "bench schedule --batch 99999 --size 999 --steps 99",
+        "bench ragged --data book.txt --batch 4 --hidden 20000",
+        "bench bucketing --data book.txt --batch 4 --hidden 20000 --layers 1",
+        "bench language --data book.txt --hidden 20000",
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_built(refused, monkeypatch, args: str) -> None:
+    monkeypatch.setattr("plait.memory.available", lambda: 2**20)
+    Path("book.txt").write_text("the cat sat on the mat and sat there all day\n" * 40)
+    sentence = refused(*args.split())
+    assert re.search(r" needs about [\d,.]+ [MG]B, and 1 MB of memory are free: lower ", sentence)
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    found = memory.available()
+    assert found is None or 2**20 < found < 2**50
+    memory.check_fits(2**20, "nothing", "nothing")
+
+
+def test_a_sentence_is_one_line_whatever_is_in_it(refused) -> None:
+    sentence = refused("train", "forecast", "--data", "no\nsuch\x1b[31mfile.csv")
+    assert "no\\nsuch\\x1b[31mfile.csv does not exist" in sentence
+    assert len(refused("train", "forecast", "--cell", "x" * 5000)) < 400
+    assert len(refused("train", "forecast", "--hidden", "9" * 4000)) < 400
+
+
+def test_no_arguments_print_the_help(plait) -> None:
+    for args in ((), ("train",), ("bench",)):
+        code, out, err = plait(*args)
+        assert (code, err) == (2, "")
+        assert f"Usage: {' '.join(('plait', *args))}" in out
+
+
+@pytest.mark.parametrize(
+    ("raised", "sentence"),
+    [
+        (MemoryError(), "this does not fit into memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "this does not fit into memory"),
+        (RuntimeError("Storage size calculation overflowed with sizes=[9]"), "this does not fit into memory"),
+        (OverflowError("int too large to convert to float"), "a number is too large to compute with (int too large"),
+        (RecursionError("maximum recursion depth exceeded"), "the input is nested too deeply"),
+        (OSError(40, "Too many levels of symbolic links", "a.json"), "a.json cannot be used: Too many levels of sym"),
+        (OSError(24, "Too many open files"), "the system refused: Too many open files."),
+    ],
+)
+def test_what_nobody_foresaw_still_ends_with_a_sentence(refused, monkeypatch, raised: Exception, sentence: str) -> None:
+    def broken(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("plait.commands.list_engines", broken)
+    assert f"plait: {sentence}" in refused("engines")
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("the size of tensor a must match"), KeyError("x"), ValueError("y")])
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, raised: Exception) -> None:
+    def broken(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("plait.commands.list_engines", broken)
+    monkeypatch.setattr(sys, "argv", ["plait", "engines"])
+    with pytest.raises(type(raised)) as e:
+        cli.main()
+    assert e.value is raised
 
 
 def test_bad_runs(plait, refused, empty_folder: Path) -> None:

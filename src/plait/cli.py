@@ -3,14 +3,16 @@
 import inspect
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
 from . import __version__
 from .errors import PlaitError
+from .sentences import UsageError, one_line, said, usage
 from .tasks.settings import ForecastSettings, LanguageSettings
-from .training.settings import TrainSettings
+from .training.settings import TrainSettings, check_seed
 
 HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from here."
 manner: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
@@ -36,16 +38,22 @@ Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this
 
 def main() -> None:
     """The sentence and exit code 2 for what the user can mend; a traceback for what only we can."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a name or a word that the terminal cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
-    except PlaitError as e:
-        print(f"plait: {e}", file=sys.stderr)
-        sys.exit(2)
-    except RuntimeError as e:
-        if "allocate memory" not in str(e):
+        code = app(standalone_mode=False, prog_name="plait")
+    except typer.Abort:
+        code = 130
+    except (UsageError, PlaitError, MemoryError, RuntimeError, OverflowError, OSError) as e:
+        if type(e).__name__ == "NoArgsIsHelpError":
+            print(e, end="")  # the help, unless typer has printed it
+            sys.exit(2)
+        sentence = usage(e, sys.argv[1:], typer.main.get_command(app)) if isinstance(e, UsageError) else said(e)
+        if sentence is None:
             raise
-        print("plait: this does not fit into memory: choose smaller sizes, such as --hidden.", file=sys.stderr)
-        sys.exit(2)
+        print(f"plait: {one_line(sentence)}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -166,6 +174,7 @@ def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
     """Compare everything that computes with something slower, on this machine."""
     from . import commands
 
+    check_seed(seed)
     raise typer.Exit(commands.check(seed, commands.Output(json), threads))
 
 

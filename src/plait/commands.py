@@ -16,7 +16,7 @@ from . import check as ladder
 from .cells.trace import trace
 from .data import series
 from .data.text import UNK
-from .errors import PlaitError, at_least
+from .errors import PlaitError, between
 from .kernels.threads import openmp, why_alone
 from .tasks.base import NamedTask, Table
 from .tasks.forecast import Forecast
@@ -72,9 +72,7 @@ class Output:
 
 def set_threads(threads: int | None) -> int:
     if threads is not None:
-        at_least("threads", threads, 1)
-        if threads > 4096:
-            raise PlaitError(f"threads {threads}: must be at most 4096.")
+        between("threads", threads, 1, 4096)
         torch.set_num_threads(threads)
     return torch.get_num_threads()
 
@@ -203,7 +201,7 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
 
 def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
     set_threads(threads)
-    at_least("steps", steps, 1)
+    between("steps", steps, 1, 100_000)
     target = check_picture(picture) if picture is not None else Path(path) / "future.png"
     _, task = trained(path, Forecast)
     source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
@@ -252,6 +250,7 @@ def list_engines(output: Output) -> None:
 
 def equations(cell: str, dt: float, output: Output) -> None:
     c = cells.get(cell)
+    between("dt", dt, 1e-6, 1e6)
     try:
         traced = trace(c, dt)
     except ValueError as e:

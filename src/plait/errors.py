@@ -18,3 +18,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
 def at_least(name: str, value: float, least: float) -> None:
     if not least <= value < float("inf"):  # also refuses NaN
         raise PlaitError(f"{name} {value}: must be at least {least}" + (", and finite." if value > least else "."))
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Every number that a user gives has a least and a most: beyond them, something would overflow or never end."""
+    if not least <= value <= most:  # also refuses NaN
+        wrong = value != value
+        limit = f"from {least} to {most}" if wrong else f"at least {least}" if value < least else f"at most {most}"
+        raise PlaitError(f"{name} {value}: must be {limit}.")

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from .. import engines
-from ..errors import at_least
-from .report import Report, tracked
+from ..errors import between
+from ..tasks.settings import WIDEST
+from .report import Report, check, tracked
 from .steps import Case, contenders, parse_cell, race
 
 STEPS = 10
@@ -28,8 +29,8 @@ def compare(case: Case, engine: str, repeats: int) -> dict[str, Any]:
 
 
 def measure(size: int, cell: str, engine: str, repeats: int, seed: int) -> Report:
-    at_least("repeats", repeats, 5)
-    at_least("size", size, 1)
+    check(repeats, seed)
+    between("size", size, 1, WIDEST)
     parse_cell(cell)
     engines.check(engine)
     torch.manual_seed(seed)

@@ -4,6 +4,7 @@ Every scheme trains the same network on batches of its own epoch. A few batches 
 the epoch's batches in the order of their size, and counted by the slots that they have.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +17,14 @@ from ..data import buckets
 from ..data.batches import Rows
 from ..data.batches import sentences as rows_of
 from ..data.sampler import Sampler
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError, between
+from ..memory import check_training
 from ..tasks.language import Corpus, LanguageModel
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
 from ..training.loop import clip
 from ..training.run import write_whole
-from .report import Report, ratio, timing, tracked
+from .report import Report, check, ratio, timing, tracked
 
 STATIC = (8, 16, 24, 32, 60)  # and the longest
 BEST = (5, 10, 16)
@@ -69,7 +71,8 @@ class Scheme:
 class Network:
     """The second paper's: an embedding, layers of LSTM, a softmax over the words."""
 
-    def __init__(self, settings: LanguageSettings, V: int) -> None:
+    def __init__(self, settings: LanguageSettings, V: int, tokens: int) -> None:
+        check_training(settings, lambda: LanguageModel(settings, V), tokens)
         torch.manual_seed(settings.seed)
         self.model = LanguageModel(settings, V)
         self.parameters = list(self.model.parameters())
@@ -135,12 +138,12 @@ def measure(
     repeats: int,
     seed: int,
 ) -> Report:
-    at_least("repeats", repeats, 5)
-    at_least("batch", batch, 1)
-    at_least("sentences", sentences, batch)
+    check(repeats, seed)
+    between("batch", batch, 1, 10**6)
+    between("sentences", sentences, batch, 10**9)
     depths = layers.split(",")
-    if not all(depth.isdecimal() and int(depth) > 0 for depth in depths):
-        raise PlaitError(f"layers '{layers}': expected numbers such as 8,2.")
+    if not all(re.fullmatch("[1-9][0-9]{0,3}", depth) for depth in depths):
+        raise PlaitError(f"layers '{layers}': expected numbers from 1 to 1000, such as 8,2.")
     place = check_picture(picture) if picture else None
     network: dict[str, Any] = {
         "hidden": hidden,
@@ -154,7 +157,7 @@ def measure(
     every = schemes(corpus, batch, sentences // batch, seed)
     rows, deviations = [], []
     for s in tracked(settings):
-        net = Network(s, len(corpus.vocabulary))
+        net = Network(s, len(corpus.vocabulary), batch * int(corpus.parts["train"].lengths.max()))
         seconds = by_turns(net, every, repeats)
         epochs = {
             name: [t * scheme.epoch_slots / scheme.chosen_slots for t in seconds[name]]

@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import engines
 from ..cells import Cell
 from ..engines import Layout, Weights
-from ..errors import PlaitError
+from ..errors import between
 from .report import Report, tracked
 
 TINY = 2.0**-126  # the smallest float32 with all its digits
@@ -72,10 +72,8 @@ def sweep(function: str, bound: float, step: int, *, negative: bool) -> tuple[in
 
 
 def measure(bound: float, step: int) -> Report:
-    if not 0 < bound <= 1e6:
-        raise PlaitError(f"bound {bound}: expected more than 0 and at most 1000000.")
-    if step < 1:
-        raise PlaitError(f"step {step}: must be at least 1, which is every float32.")
+    between("bound", bound, 1e-30, 1e6)
+    between("step", step, 1, 10**9)
     rows = []
     for function, negative in tracked([("tanh", False), ("tanh", True), ("sigmoid", False), ("sigmoid", True)]):
         count, absolute, where, places = sweep(function, bound, step, negative=negative)

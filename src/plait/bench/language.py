@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import Streams
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError, between
 from ..layers import restore, state_of, states_of
 from ..tasks.language import Corpus, Language
 from ..tasks.settings import LanguageSettings
 from ..training import loop
-from .report import Report, interleaved, ratio, timing
+from .report import Report, check, interleaved, ratio, timing
 from .steps import parse_cell
 
 LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead of the sum
@@ -126,8 +126,8 @@ def measure(
     repeats: int,
     seed: int,
 ) -> Report:
-    at_least("repeats", repeats, 5)
-    at_least("count", count, 1)
+    check(repeats, seed)
+    between("count", count, 1, 10**6)
     parse_cell(cell)
     settings = LanguageSettings(
         data=data, cell=cell, hidden=hidden, layers=layers, batch=str(batch), steps=steps, softmax=softmax, seed=seed

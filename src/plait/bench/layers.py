@@ -10,8 +10,8 @@ import torch
 
 from .. import cells, engines
 from ..check import deviation, outputs_and_gradients
-from ..errors import PlaitError, at_least
-from .report import Report, tracked
+from ..errors import PlaitError, between
+from .report import Report, check, tracked
 from .steps import Case, contenders, extra_memory, parse_cells, parse_shapes, race
 
 SHAPES = (
@@ -87,7 +87,7 @@ def measure(
     repeats: int,
     seed: int,
 ) -> Report:
-    at_least("repeats", repeats, 5)
+    check(repeats, seed)
     names = parse_cells(cells)
     engines.check(engine)
     torch.manual_seed(seed)
@@ -98,7 +98,7 @@ def measure(
     elif shapes is not None:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:
-        at_least("random", random, 1)
+        between("random", random, 1, 10_000)
         rows, more = search(draw(random, names, seed), engine, repeats, input_gradient)
         remarks += more
     gradients = "of parameters and input" if input_gradient else "of the parameters"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.sampler import Sampler
-from ..errors import at_least
+from ..errors import between
 from ..tasks.forecast import Forecast, load_data
 from ..tasks.settings import ForecastSettings
 from ..training import loop
@@ -26,7 +26,7 @@ from ..training.checkpoint import State
 from ..training.loop import train
 from ..training.run import Run
 from ..training.task import Task
-from .report import Report, timing
+from .report import Report, check, timing
 
 
 class Tiny(Task):
@@ -93,7 +93,8 @@ def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, f
 
 
 def measure(steps: int, repeats: int, seed: int) -> Report:
-    at_least("repeats", repeats, 5)
+    check(repeats, seed)
+    between("steps", steps, 1, 10**6)
     airline = ForecastSettings(seed=seed, patience=0)
     forecast = Forecast(airline, load_data(airline))
     per_epoch = len(forecast.sampler)

@@ -13,9 +13,9 @@ import torch
 from .. import cells
 from ..engines import Layout, Weights
 from ..engines.fused import FusedEngine
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError
 from ..kernels import pages
-from .report import Report, Timing, interleaved, timing, tracked
+from .report import Report, Timing, check, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
 
 PHASES = ("project", "walk", "walk back", "weights", "input", "bias")
@@ -92,7 +92,7 @@ def split(case: Case, repeats: int) -> list[dict[str, Any]]:
 
 
 def measure(shapes: str, cells: str, repeats: int, seed: int) -> Report:
-    at_least("repeats", repeats, 5)
+    check(repeats, seed)
     cases = parse_shapes(shapes, parse_cells(cells))
     for case in cases:
         if case.layers > 1:

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from .. import layers
+from .. import cells, layers
 from ..check import worst
 from ..data import text
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError, between
+from ..memory import check_layer
 from ..ragged import Live
-from .report import Report, interleaved, ratio, timing, tracked
+from ..tasks.settings import WIDEST
+from .report import Report, check, interleaved, ratio, timing, tracked
 from .steps import TORCH, parse_cells
 
 TIMES = ("draw", "cell", "real %", "padded", "packed", "plait", "rows", "dense")
@@ -25,6 +27,7 @@ class Draw:
 
     def __init__(self, cell: str, lengths: Tensor, H: int) -> None:
         self.lengths, self.T, self.B, self.N = lengths, int(lengths.max()), len(lengths), int(lengths.sum())
+        check_layer(self.B, self.T, H, H, len(cells.get(cell).gates) * H, of=2)
         self.theirs = TORCH[cell](H, H)
         self.ours = layers.accelerate(copy.deepcopy(self.theirs), "fused")
         self.x = torch.randn(self.T, self.B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
@@ -96,10 +99,10 @@ def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
 
 
 def measure(data: str | None, cells: str, batch: int, hidden: int, draws: int, repeats: int, seed: int) -> Report:
-    at_least("repeats", repeats, 5)
-    at_least("draws", draws, 1)
-    at_least("batch", batch, 1)
-    at_least("hidden", hidden, 1)
+    check(repeats, seed)
+    between("draws", draws, 1, 10_000)
+    between("batch", batch, 1, 10**6)
+    between("hidden", hidden, 1, WIDEST)
     names = parse_cells(cells)
     if data is None:
         raise PlaitError("ragged batches need sentences: give a text file, a folder or a zip with --data.")

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .. import __version__
-from ..errors import at_least
+from ..errors import between
+from ..training.settings import check_seed
 
 Item = TypeVar("Item")
 
@@ -43,6 +44,12 @@ class Printer(Protocol):
     def result(self, value: dict[str, Any]) -> None: ...
 
 
+def check(repeats: int, seed: int) -> None:
+    """What every benchmark is given."""
+    between("repeats", repeats, 5, 10_000)
+    check_seed(seed)
+
+
 def interleaved(
     contenders: Mapping[str, Callable[[], Any]],
     repeats: int,
@@ -56,7 +63,7 @@ def interleaved(
     The contenders take turns, there and back (A B C, C B A), so that what disturbs one of them disturbs its neighbours.
     `warm`: each is called once before anything is measured, for that call compiles, or fills caches.
     """
-    at_least("repeats", repeats, 5)
+    between("repeats", repeats, 5, 10_000)
     calls = {}
     for name, call in contenders.items():
         if warm:

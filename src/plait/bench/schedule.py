@@ -17,9 +17,11 @@ from ..cells import Cell
 from ..check import worst
 from ..engines import Engine, Layout, Needs, Weights
 from ..engines.fused import FusedEngine
-from ..errors import at_least
+from ..errors import between
 from ..kernels.schedule import DEFAULT, OFF, Schedule
-from .report import Report, interleaved, ratio, timing
+from ..memory import check_layer
+from ..tasks.settings import WIDEST
+from .report import Report, check, interleaved, ratio, timing
 
 BASELINE = "tile off, vectorise off, parallel off"
 ON = replace(DEFAULT, torch_mm=False)
@@ -39,6 +41,7 @@ class Network:
         generator = torch.Generator().manual_seed(seed)
         self.cell: Cell = cells.get(cell)
         self.layout, rows = Layout(T, B), len(self.cell.gates) * n
+        check_layer(B, T, n, n, rows)
         bound = n**-0.5
         shapes = ((rows, n), (rows, n), (rows,), (rows,))
         drawn = [torch.empty(s).uniform_(-bound, bound, generator=generator) for s in shapes]
@@ -99,8 +102,8 @@ def schedules() -> dict[str, Schedule]:
 
 def measure(cell: str, batch: int, size: int, steps: int, repeats: int, seed: int) -> Report:
     for name, value in (("batch", batch), ("size", size), ("steps", steps)):
-        at_least(name, value, 1)
-    at_least("repeats", repeats, 5)
+        between(name, value, 1, WIDEST)
+    check(repeats, seed)
     network = Network(cell, batch, steps, size, seed)
     reference = network.step(engines.get("numpy"))
     contenders: dict[str, Callable[[], None]] = {}

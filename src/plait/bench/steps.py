@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .. import cells, layers
 from ..errors import PlaitError, unknown
+from ..memory import check_layer
 from .report import Timing, interleaved, ratio, timing
 
 TORCH: dict[str, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
@@ -87,6 +88,7 @@ class Step:
 
 def contenders(case: Case, engine: str, input_gradient: bool = False) -> dict[str, Step]:
     """Torch's layer and plait's, with the same weights and data."""
+    check_layer(case.B, case.T, case.I, case.H, case.gates, case.layers, of=2)
     theirs = TORCH[case.cell](case.I, case.H, case.layers)
     ours = layers.accelerate(copy.deepcopy(theirs), engine)
     x = torch.randn(case.T, case.B, case.I, requires_grad=input_gradient)

@@ -14,6 +14,7 @@ from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import make
+from ..memory import check_training
 from .base import NamedTask, Table
 from .pictures import forecast_picture
 from .settings import ForecastSettings
@@ -87,6 +88,7 @@ class Forecast(NamedTask):
             raise PlaitError(f"{data.name} has values that are not positive: use --scale linear.")
         log = positive and s.scale != "linear"
         self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
+        check_training(s, lambda: Forecaster(s), max(s.batch_size(n), s.validation_size) * (s.window + s.horizon))
         torch.manual_seed(s.seed)
         self.model = Forecaster(s)
         changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)

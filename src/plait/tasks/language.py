@@ -17,8 +17,9 @@ from ..data import text
 from ..data.batches import Rows, Streams, before, grouped, sentences
 from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError, between
 from ..layers import make, state_of, states_of
+from ..memory import check_training
 from ..training.files import read_plain
 from ..training.settings import check_seed
 from ..training.tensors import packed, unpacked
@@ -28,6 +29,7 @@ from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax
 
 FULL = 30_000  # words up to which `auto` takes the full softmax
+COLDEST = 0.001  # temperature above 0; below it, a softmax would overflow
 AT_ONCE = 512  # steps that are evaluated together; of sentences, eight times as many tokens, more or less
 
 
@@ -145,8 +147,11 @@ class Language(NamedTask):
         s = self.settings = settings
         self.corpus, self.vocabulary = corpus, corpus.vocabulary
         self.end, self.before, train = corpus.end, corpus.before, corpus.parts["train"]
+        V = len(self.vocabulary)
+        tokens = s.batch_size(len(train.ids)) * (s.steps if s.by == "streams" else int(train.lengths.max()))
+        check_training(s, lambda: LanguageModel(s, V), min(tokens, len(train.ids)))
         torch.manual_seed(s.seed)
-        self.model = LanguageModel(s, len(self.vocabulary))
+        self.model = LanguageModel(s, V)
         self.state: tuple[Tensor, ...] | None = None
         self.sampler: Streams | Sampler
         if s.by == "streams":
@@ -290,11 +295,11 @@ class Language(NamedTask):
     @torch.no_grad()
     def generate(self, prompt: str, *, length: int, temperature: float, top: int, seed: int) -> str:
         """The prompt, and what might follow. UNK is never drawn."""
-        at_least("length", length, 1)
-        at_least("top", top, 0)
+        between("length", length, 1, 10**6)
+        between("top", top, 0, 10**9)
         check_seed(seed)
-        if not 0 <= temperature < math.inf:
-            raise PlaitError(f"temperature {temperature}: must be at least 0 (always the likeliest) and finite.")
+        if temperature != 0:  # which always takes the likeliest
+            between("temperature", temperature, COLDEST, 1000)
         self.model.eval()
         generator = torch.Generator().manual_seed(seed)
         ids = self.vocabulary.encode(prompt).ids.tolist()

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from .. import cells
-from ..errors import PlaitError, at_least, unknown
+from ..errors import PlaitError, between, unknown
 from ..training.settings import TrainSettings, option
 
 DECODERS = ("recursive", "seq2seq")
+WIDEST = 100_000  # units of a layer, numbers of an embedding
 SOFTMAXES = ("auto", "full", "adaptive")
 
 
@@ -22,8 +23,8 @@ class NetworkSettings(TrainSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("hidden", self.hidden, 1)
-        at_least("layers", self.layers, 1)
+        between("hidden", self.hidden, 1, WIDEST)
+        between("layers", self.layers, 1, 1000)
         if not 0 <= self.dropout < 1:
             raise PlaitError(f"dropout {self.dropout}: must be at least 0 and below 1.")
         cells.get(self.cell)
@@ -49,7 +50,7 @@ class ForecastSettings(NetworkSettings):
         super().__post_init__()
         for name in ("window", "horizon", "season", "test", "validation"):
             if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
+                between(name, getattr(self, name), 1, 10**8)
         if self.dropout and self.layers == 1:
             raise PlaitError(
                 f"dropout {self.dropout} acts between layers, and there is one: use --layers 2, or leave it out."
@@ -107,16 +108,15 @@ class LanguageSettings(NetworkSettings):
             raise unknown("by", self.by, ("streams", "sentences"))
         if self.softmax not in SOFTMAXES:
             raise unknown("softmax", self.softmax, SOFTMAXES)
-        at_least("min_count", self.min_count, 1)
-        at_least("steps", self.steps, 1)
+        between("min_count", self.min_count, 1, 10**9)
+        between("steps", self.steps, 1, 10**6)
+        between("init", self.init, 1e-12, 100)
         self.only_with("steps", self.by == "streams", "--by streams")
         self.only_with("buckets", self.by == "sentences", "--by sentences")
         if self.by == "streams" and self.batch == "full":
             raise PlaitError("batch 'full' is for sentences: streams need their number, such as --batch 20.")
         if self.embedding is not None:
-            at_least("embedding", self.embedding, 1)
-        if not 0 < self.init < float("inf"):
-            raise PlaitError(f"init {self.init}: must be above 0 and finite.")
+            between("embedding", self.embedding, 1, WIDEST)
         if self.tied and self.width != self.hidden:
             raise PlaitError(
                 f"tied with embedding {self.width} and hidden {self.hidden}: one matrix needs them equal; leave "

@@ -1,9 +1,10 @@
 """What can be set about training. A setting is written once: command line, config.json and --resume read it here."""
 
+import re
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PlaitError, at_least, unknown
+from ..errors import PlaitError, between, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,19 +46,18 @@ class TrainSettings:
             fits = isinstance(value, (float | int) if kind is float else kind)  # type: ignore[arg-type]
             if not fits or (isinstance(value, bool) and kind is not bool):
                 raise PlaitError(f"{f.name} {value!r}: expected {getattr(kind, '__name__', kind)}.")
-        for name, least in (
-            ("epochs", 1),
-            ("momentum", 0),
-            ("weight_decay", 0),
-            ("clip", 0),
-            ("patience", 0),
-            ("decay_after", 1),
+        for name, least, most in (
+            ("epochs", 1, 10**9),
+            ("lr", 1e-12, 1e6),
+            ("momentum", 0, 1),
+            ("weight_decay", 0, 1e6),
+            ("clip", 0, 1e9),
+            ("patience", 0, 10**9),
+            ("decay_after", 1, 10**9),
+            ("save_every", 0, 1e9),
         ):
-            at_least(name, getattr(self, name), least)
-        at_least("save_every", self.save_every, 0)
+            between(name, getattr(self, name), least, most)
         check_seed(self.seed)
-        if not 0 < self.lr < float("inf"):
-            raise PlaitError(f"lr {self.lr}: must be above 0 and finite.")
         if not 0 < self.decay <= 1:
             raise PlaitError(f"decay {self.decay}: must be above 0 and at most 1.")
         self.only_with("decay", self.schedule == "decay", "schedule decay")
@@ -78,8 +78,10 @@ class TrainSettings:
     def batch_size(self, size: int) -> int:
         if self.batch == "full":
             return size
-        if not self.batch.isdecimal() or int(self.batch) < 1:
+        if not re.fullmatch("0*[1-9][0-9]*", self.batch):
             raise PlaitError(f"batch '{self.batch}': must be a whole number of at least 1, or 'full'.")
+        if len(self.batch) > 9:
+            raise PlaitError(f"batch {self.batch}: must be at most 999999999, or 'full'.")
         return min(int(self.batch), size)
 
     def make_optimizer(self, model: "nn.Module") -> "Optimizer":
