@@ -26,7 +26,7 @@ QUICK = ("--epochs", "2", "--hidden", "4")
 def test_train_forecast_and_evaluate(plait, empty_folder: Path) -> None:
     code, out, _ = plait("train", "forecast", *QUICK, "--json", "result.json")
     assert code == 0
-    assert "airline: 144 values, 108 to train, 12 to validate, 24 to test" in out
+    assert "airline: 144 values, 108 to train, 12 to validate, 24 to test; column 'passengers'\n" in out
     assert re.search(r"^epoch 2/2  loss [\d.]+  validation [\d.]+  [\d,]+ samples/s  0 s left$", out, re.M)
     assert re.search(r"^seasonal naive +49\.99 +47\.58 +10\.52 %$", out, re.M)
     run = empty_folder / "runs" / "forecast-1"
@@ -53,13 +53,18 @@ def test_a_csv_of_ones_own(plait, empty_folder: Path) -> None:
     ]
     Path("sales.csv").write_text("day,sales,other\n" + "\n".join(rows) + "\n")
     options = ("--column", "sales", "--horizon", "3", "--window", "5", "--season", "7", "--out", "mine")
-    assert plait("train", "forecast", "--data", "sales.csv", *options, *QUICK)[0] == 0
+    code, out, _ = plait("train", "forecast", "--data", "sales.csv", *options, *QUICK)
+    assert code == 0
+    assert re.search(r"^sales\.csv: 59 values, .*; column 'sales'$", out, re.M)
     Path("sales.csv").unlink()  # a run has its own copy
     assert "2020-02-29" in plait("forecast", "mine")[1]
     Path("newer.csv").write_text("day,sales\n" + "\n".join(f"2021-03-{d:02d},{d}" for d in range(1, 20)) + "\n")
     code, out, _ = plait("forecast", "mine", "--data", "newer.csv", "--steps", "1", "--picture", "p.png")
     assert code == 0
     assert out.startswith("2021-03-20  ")
+    assert "\ndata     newer.csv, column 'sales'\n" in out
+    resumed = plait("train", "forecast", "--resume", "mine")[1]
+    assert re.search(r"^sales\.csv: 59 values, .*; column 'sales'$", resumed, re.M)  # of the run's own copy
     assert Path("p.png").exists()
 
 

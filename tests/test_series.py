@@ -1,12 +1,18 @@
 """Reading numbers from files that people have, and the scale on which a network learns them."""
 
+import gzip
+import io
+import os
+import re
+import socket
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plait import PlaitError
-from plait.data import series
+from plait.data import series, text
 from plait.data.series import Scale
 
 
@@ -85,7 +91,7 @@ def test_interpolation(tmp_path: Path) -> None:
         ("date,sales\na,1\nb,2\nc,-inf\n", "row 4, column 'sales': '-inf' is not a finite number"),
         ("a,b\nx,y\nz,w\n", "has no column of numbers: its columns are a, b"),
         ("d,v\na," + "1" * 200_000 + "\n", "cannot be read as CSV: field larger than field limit"),
-        (b"d,v\n\xff\xfe,1\n", r"is not UTF-8 text \(byte 4\)"),
+        (b"d,v\n\xff\xfe,1\n", "has byte 0xff in line 2: expected text in UTF-8; convert it: iconv -f latin1 -t utf-8"),
     ],
 )
 def test_bad_files_get_a_sentence(tmp_path: Path, text: str | bytes, sentence: str) -> None:
@@ -135,8 +141,9 @@ def test_seasonal_naive_and_errors() -> None:
 
 
 def test_csv_round_trip(tmp_path: Path) -> None:
-    data = series.Series("x", np.array([0.1, 1 / 3, 1e300]), ['a,"b', "c", "d"])
+    data = series.Series("x", np.array([0.1, 1 / 3, 1e150]), ['a,"b', "c", "d"])
     back = series.read(write(tmp_path, data.as_csv()), "value")
+    assert back.column == "value"
     assert back.values.tolist() == data.values.tolist()
     assert list(back.labels) == list(data.labels)
 
@@ -162,3 +169,229 @@ def test_csv_round_trip(tmp_path: Path) -> None:
 )
 def test_labels_go_on(labels: list[str], ahead: list[str]) -> None:
     assert series.Series("x", np.zeros(2), labels).labels_ahead(2) == ahead
+
+
+# --- the column that was chosen, and those that were not --------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("date,sales\na,1\nb,2\n", "sales"),
+        ("a,1\nb,2\n", "2"),  # no header: its number
+        ("date,label\na,1\nb,2\n", "label"),
+        ("x\n1\n2\n", "x"),
+        ('d,"a,""b"\na,1\nb,2\n', 'a,"b'),
+    ],
+)
+def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column: str) -> None:
+    data = series.read(write(tmp_path, text))
+    assert data.column == column
+    back = series.reopen(write(tmp_path, data.as_csv(), "series.csv"), "mine")
+    assert (back.name, back.column, list(back.labels)) == ("mine", column, list(data.labels))
+    assert back.values.tolist() == data.values.tolist()
+    assert back.digest == data.digest
+
+
+@pytest.mark.parametrize("text", ["label,value\n", "label,value\na,1,2\n", "label,value\na\n", "1\n2\n"])
+def test_a_damaged_copy_gets_a_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(PlaitError, match=r"series\.csv is damaged: expected rows of a label and a value"):
+        series.reopen(write(tmp_path, text, "series.csv"), "mine")
+
+
+@pytest.mark.parametrize(
+    ("cell", "why", "instead"),
+    [
+        ("$1200", "a currency sign", "1200"),
+        ('"$1,200"', "a currency sign and separators between thousands", "1200"),
+        ("12.5 €", "a currency sign", "12.5"),
+        ("12%", "a percent sign", "12"),
+        ('"1,234"', "separators between thousands", "1234"),
+        ("1 234", "separators between thousands", "1234"),
+        ("1\u00a0234.5", "separators between thousands", "1234.5"),
+        ('"1.234,5"', "separators between thousands", "1234.5"),
+        ('"-1 234,5"', "separators between thousands", "-1234.5"),
+        ('"12,5"', "a decimal comma", "12.5"),
+        ("1_000", "separators between thousands", "1000"),
+        ("\u0661\u0662", "signs other than 0 to 9 and -", "12"),
+        ("\u22125", "signs other than 0 to 9 and -", "-5"),
+    ],
+)
+def test_what_is_nearly_a_number_gets_a_hint(tmp_path: Path, cell: str, why: str, instead: str) -> None:
+    seen, rows = cell.strip('"'), [f"{k},{cell},{k}\n" for k in "abc"]
+    path = write(tmp_path, "d,price\n" + "".join(f"{k},{cell}\n" for k in "abc"))
+    hint = f"column 'price' has '{seen}' in row 2, with {why} (write {instead})"
+    with pytest.raises(PlaitError) as e:
+        series.read(path)
+    assert str(e.value) == f"{path} has no column of numbers: {hint}."
+    for missing in ("error", "interpolate"):  # it is not a gap, either
+        with pytest.raises(PlaitError) as e:
+            series.read(path, "price", missing)
+        assert str(e.value) == f"{path}, row 2, column 'price': '{seen}' has {why}: write {instead}."
+    # beside a column that is in order, neither is taken silently
+    path = write(
+        tmp_path, "d,price,other\n" + "".join(r.replace(r[0], "x", 1).rsplit(",", 1)[0] + ",7\n" for r in rows)
+    )
+    with pytest.raises(PlaitError) as e:
+        series.read(path)
+    assert str(e.value) == f"{path}: column 'other' has numbers, and {hint}: choose one with --column."
+    assert series.read(path, "other").values.tolist() == [7, 7, 7]
+
+
+def test_numbers_with_gaps_are_named_beside_those_without(tmp_path: Path) -> None:
+    path = write(tmp_path, "d,a,b\nx,1,\ny,2,\nz,3,4\n")
+    sentence = r"column 'a' has numbers, and column 'b' has numbers in 1 of 3 rows: choose one with --column"
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(path)
+    assert series.read(write(tmp_path, "d,a,note\nx,1,new\ny,2,\nz,3,old\n")).column == "a"  # words are not numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("date|sales\na|1\nb|2\n", r"has \| between its cells: put commas, semicolons or tabs there"),
+        (
+            "date,v\n2020-01,100,5\n",
+            "row 2 has 3 cells, and there are 2 columns: if a comma is a decimal one, write a point",
+        ),
+        ("v\nx,y\n", "row 2 has 2 cells, and there are 1 columns: is it CSV?"),
+        ("d,v\na,1e308\nb,2\n", r"row 2, column 'v': 1e308 is beyond 1e\+150, and its square is no number: divide"),
+        ("d,v\na,1\nb,-1.7e308\n", r"row 3, column 'v': -1\.7e308 is beyond 1e\+150"),
+        ("d" + "," * 1_000_000 + "\n", "has 1,000,001 columns: expected at most 10,000; is it CSV?"),
+        (",".join(f"c{k}" for k in range(99)) + "\n" + "x," * 98 + "x\n", r"c0, c1, .*, c19 and 79 more\.$"),
+    ],
+)
+def test_more_bad_files_get_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_excels_first_line(tmp_path: Path, line: str) -> None:
+    data = series.read(write(tmp_path, f"{line}\nd;v\na;1,5\nb;2\n"))
+    assert (data.values.tolist(), data.column) == ([1.5, 2], "v")
+    with pytest.raises(PlaitError, match="row 4, column 'v': 'x' is not a number"):  # the rows keep their numbers
+        series.read(write(tmp_path, f"{line}\nd;v\na;1,5\nb;x\nc;2\n"))
+
+
+# --- dates --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (
+            ["2020-01-01", "2020-01-03", "2020-01-02", "2020-01-04"],
+            r"row 4: 2020-01-02 comes after 2020-01-03 in row 3",
+        ),
+        (
+            ["2020-01-01", "2020-01-02", "2020-01-02", "2020-01-04"],
+            "row 4: 2020-01-02 is in row 3 already: keep one row",
+        ),
+        (["2020-01", "2020-03", "2020-02", "2020-04"], "row 4: 2020-02 comes after 2020-03 in row 3: sort it"),
+        (["2020-01-01 12:00", "2020-01-01 11:00", "2020-01-01 13:00"], "row 3: 2020-01-01 11:00 comes after"),
+        (["2020-01-01T12:00:00", "2020-01-01T12:00:00"], "row 3: 2020-01-01T12:00:00 is in row 2 already"),
+        (["2020-01-01T12:00Z", "2020-01-01T12:00+02:00", "2020-01-02T00:00Z"], r"row 3: .*\+02:00 comes after"),
+        (["2020-01-02 00:00", "2020-01-01 23:00"], "runs from 2020-01-02 00:00 back to 2020-01-01 23:00: sort it"),
+    ],
+)
+def test_dates_that_are_shuffled_or_repeated_are_noticed(tmp_path: Path, labels: list[str], sentence: str) -> None:
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(write(tmp_path, "d,v\n" + "".join(f"{label},1\n" for label in labels)))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["2020-01-01", "2020-01-05", "2021-12-31"],
+        ["2020-01-01 00:00", "2020-01-01 06:30", "2020-01-03 00:00"],
+        ["2020-10-25T02:00+02:00", "2020-10-25T02:00+01:00"],  # the hour that the end of summer time repeats
+        ["2020-13-01", "2020-12-01"],  # no dates
+        ["b", "a", "b"],
+    ],
+)
+def test_dates_with_gaps_and_labels_that_are_no_dates_are_fine(tmp_path: Path, labels: list[str]) -> None:
+    data = series.read(write(tmp_path, "d,v\n" + "".join(f"{label},1\n" for label in labels)))
+    assert list(data.labels) == labels
+
+
+# --- what is no file to read ------------------------------------------------------------------------------------------
+def test_pipes_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "link.csv").symlink_to("pipe.csv")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket.csv"))
+        for name in ("pipe.csv", "link.csv", "socket.csv"):
+            with pytest.raises(
+                PlaitError, match=rf"{name} is a pipe or a socket: expected a CSV file .*to a file first"
+            ):
+                series.read(str(tmp_path / name))
+    readable, writable = os.pipe()
+    try:
+        with pytest.raises(PlaitError, match=f"/dev/fd/{readable} is a pipe or a socket: expected a CSV file"):
+            series.read(f"/dev/fd/{readable}")
+    finally:
+        os.close(readable)
+        os.close(writable)
+    (tmp_path / "me.csv").symlink_to("me.csv")
+    with pytest.raises(PlaitError, match=r"me\.csv cannot be read: Too many levels of symbolic links"):
+        series.read(str(tmp_path / "me.csv"))
+    with pytest.raises(PlaitError, match="cannot be read: File name too long"):
+        series.read("x" * 300)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "huge.csv"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # which takes no room on the disk
+    with pytest.raises(PlaitError, match=r"has 1,099,511,627,776 bytes: expected at most 268,435,456; cut out"):
+        series.read(str(path))
+    monkeypatch.setattr(series, "MOST_CELLS", 6)
+    with pytest.raises(PlaitError, match=r"has about 8 cells: expected at most 6; cut out"):
+        series.read(write(tmp_path, "d,v\n" + "a,1\n" * 3))
+
+
+def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
+    for name, content in NOT_TEXT.items():
+        for read in (series.read, text.read):
+            path = write(tmp_path, content, "data.bin")
+            with pytest.raises(PlaitError) as e:
+                read(path)
+            assert str(e.value).startswith(f"{path} is {name}: "), name
+            assert re.search("convert it|export it|extract it", str(e.value)), name
+
+
+def excel() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<xml/>")
+        archive.writestr("xl/workbook.xml", "<xml/>")
+    return file.getvalue()
+
+
+def a_zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data.csv", "d,v\na,1\n")
+    return file.getvalue()
+
+
+TABLE = "d,v\na,1\nb,2\n" * 9
+NOT_TEXT = {
+    "text in UTF-16": TABLE.encode("utf-16"),
+    "text in UTF-16 without a mark": TABLE.encode("utf-16-be"),
+    "text in UTF-32": TABLE.encode("utf-32"),
+    "an Excel file": excel(),
+    "an old Excel (or other Office) file": bytes.fromhex("D0CF11E0A1B11AE1") + bytes(504),
+    "a parquet file": b"PAR1\x15\x04\x15" + bytes(99) + b"PAR1",
+    "a gzip": gzip.compress(TABLE.encode()),
+    "a zip": a_zip(),
+    "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
+    "an SQLite database": b"SQLite format 3\0" + bytes(84),
+}
+
+
+# --- numbers that are too large ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("log", [False, True])
+def test_a_forecast_that_explodes_gets_a_sentence(log: bool) -> None:
+    with pytest.raises(PlaitError, match=r"grows beyond 1e\+150 after 2 steps: ask for fewer, or train anew"):
+        Scale(1, log, 0.0, 1.0).extend(np.ones(3), np.array([1.0, 1.0, np.nan if log else 1e200]))
+    with np.errstate(all="raise"):
+        assert series.errors(np.array([1e150]), np.array([-1e150]))["rmse"] == 2e150
+        assert series.errors(np.array([1.0]), np.array([1e-320]))["mape"] is None

@@ -182,7 +182,7 @@ def test_line_ends_and_a_byte_order_mark(tmp_path: Path) -> None:
         (b"ok\nok \xe9t\xe9\n", r"has byte 0xe9 in line 2: expected text in UTF-8; .*iconv -f latin1 -t utf-8"),
         (b"\xef\xbb\xbfok\n\xff", "has byte 0xff in line 2"),
         (b"ok\n\xe6\xbc", "has byte 0xe6 in line 2"),
-        (LINES.encode("utf-16"), "has byte 0xff in line 1: .*iconv -f utf-16 -t utf-8"),
+        (LINES.encode("utf-16"), r"is text in UTF-16: .*iconv -f utf-16 -t utf-8"),
         (b"a\nb\0c", "has byte 0x00 in line 2"),
     ],
 )
@@ -341,9 +341,9 @@ def test_any_damage_gets_a_sentence(tmp_path: Path, method: int) -> None:
 
 def test_the_limit_counts_all_that_would_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = zipped(tmp_path, {"a.txt": LINES, "b.txt": LINES, "c.jpg": LINES * 9})
-    monkeypatch.setattr(text, "ZIP_LIMIT", 2 * len(LINES))
+    monkeypatch.setattr(text, "LIMIT", 2 * len(LINES))
     text.read(str(path))
-    monkeypatch.setattr(text, "ZIP_LIMIT", 2 * len(LINES) - 1)
+    monkeypatch.setattr(text, "LIMIT", 2 * len(LINES) - 1)
     with pytest.raises(PlaitError, match=r"has 3,580 bytes of text: expected at most 3,579; extract it"):
         text.read(str(path))
 
@@ -515,3 +515,26 @@ def test_json_there_and_back(level: str) -> None:
 def test_a_damaged_vocabulary_gets_a_sentence(value: object) -> None:
     with pytest.raises(PlaitError, match=r"^run/words\.json is damaged \(.+\): restore it from a copy, or train again"):
         Vocabulary.from_json(value, "run/words.json")
+
+
+def test_devices_and_pipes_by_other_names(tmp_path: Path) -> None:
+    (tmp_path / "link.txt").symlink_to("/dev/zero")
+    with pytest.raises(PlaitError, match=r"link\.txt is a device: expected a text file"):
+        text.read(str(tmp_path / "link.txt"))
+    with pytest.raises(PlaitError, match=r"link\.txt is a device"):  # in a folder, too
+        text.read(str(tmp_path))
+    readable, writable = os.pipe()
+    try:
+        with pytest.raises(PlaitError, match=r"is a pipe or a socket: expected a text file.*; save .* to a file first"):
+            text.read(f"/dev/fd/{readable}")
+    finally:
+        os.close(readable)
+        os.close(writable)
+
+
+def test_a_huge_text_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.truncate(2**40)  # which takes no room on the disk
+    for path in (tmp_path, tmp_path / "huge.txt"):
+        with pytest.raises(PlaitError, match=r"huge\.txt has 1,099,511,627,776 bytes: expected at most 4,294,967,296"):
+            text.read(str(path))

@@ -214,8 +214,10 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     width = max(len(label) for label in labels)
     for label, value in zip(labels, ahead, strict=True):
         output.line(f"{label:>{width}}  {value:,.6g}")
+    if data is not None:
+        output.line(f"data     {source.name}, column '{source.column}'")
     output.line(f"picture  {target}")
-    output.result({"labels": labels, "values": ahead.tolist(), "picture": str(target)})
+    output.result({"column": source.column, "labels": labels, "values": ahead.tolist(), "picture": str(target)})
 
 
 def generate(path: str, prompt: str, output: Output, threads: int | None, seed: int, **options: Any) -> None:

@@ -12,7 +12,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return PlaitError(f"{kind} '{name}' is not known: {hint}Expected one of {', '.join(known)}.")
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    return PlaitError(f"{kind} '{name}' is not known: {hint}Expected one of {', '.join(known[:20])}{more}.")
 
 
 def at_least(name: str, value: float, least: float) -> None:

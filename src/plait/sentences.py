@@ -83,4 +83,5 @@ def value_of(options: Sequence[str], args: Sequence[str]) -> str:
 def one_line(text: str) -> str:
     """Whatever a name or a value may contain, a sentence is one line, and not a page."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return re.sub(rf"\S{{{LONGEST},}}", lambda m: f"{m[0][:100]}... ({len(m[0])} characters)", text)
+    text = re.sub(rf"\S{{{LONGEST},}}", lambda m: f"{m[0][:100]}... ({len(m[0])} characters)", text)
+    return text if len(text) <= 10 * LONGEST else text[: 10 * LONGEST] + "..."

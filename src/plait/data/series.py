@@ -6,18 +6,25 @@ import io
 import math
 import re
 from calendar import monthrange
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlaitError, unknown
+from .files import contents, decoded, reading
+from .numbers import moment, number, oddity
 
 Values = NDArray[np.float64]
+Rows = list[tuple[int, list[str]]]  # each with its number in the file
+EXPECTED = "expected a CSV file with a column of numbers"
+LARGEST = 1e150  # of a value, so that its square is a number, too
+MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes fifty times the memory of a number
 DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 
 
@@ -26,6 +33,7 @@ class Series:
     name: str
     values: Values  # (n,)
     labels: Sequence[str]  # (n,): what the first column calls each row, or its number
+    column: str = "value"  # what the file calls it, or its number
 
     @property
     def digest(self) -> str:
@@ -34,7 +42,7 @@ class Series:
     def as_csv(self) -> str:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("label", "value"))
+        writer.writerow(("label", self.column))
         writer.writerows(zip(self.labels, self.values.tolist(), strict=True))
         return file.getvalue()
 
@@ -50,20 +58,20 @@ def airline() -> Series:
 
 def read(path: str, column: str | None = None, missing: str = "error") -> Series:
     """A column of numbers from a CSV file (comma, semicolon or tab; with or without a header)."""
-    file = Path(path)
-    if file.is_dir():
-        raise PlaitError(f"{path} is a directory: expected a CSV file.")
-    if file.is_char_device() or file.is_block_device():
-        raise PlaitError(f"{path} is a device: expected a CSV file.")
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise PlaitError(f"{path} does not exist: expected a CSV file with a column of numbers.") from None
-    except UnicodeDecodeError as e:
-        raise PlaitError(f"{path} is not UTF-8 text (byte {e.start}): export it as CSV in UTF-8.") from None
-    except OSError as e:
-        raise PlaitError(f"{path} cannot be read: {e.strerror}.") from None
-    return parse(text, str(path), column, missing)
+    with reading(path, EXPECTED):
+        content = contents(Path(path), EXPECTED, MOST_BYTES)
+    return parse(decoded(content, path), path, column, missing)
+
+
+def reopen(path: str, name: str) -> Series:
+    """What `as_csv` wrote: the labels, and the values under the name of their column."""
+    with reading(path, "a run has a copy of its data there"):
+        content = contents(Path(path), EXPECTED, 2 * MOST_BYTES)
+    rows, _ = table(decoded(content, path), path)
+    if any(len(row) != 2 for _, row in rows) or len(rows) < 2:
+        raise PlaitError(f"{path} is damaged: expected rows of a label and a value; restore it, or train again.")
+    values = column_values(path, rows[0][1], rows[1:], 1, "error", ".")
+    return Series(name, values, [row[0] for _, row in rows[1:]], rows[0][1][1])
 
 
 def parse(text: str, name: str, column: str | None, missing: str) -> Series:
@@ -71,36 +79,36 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
         raise unknown("--missing", missing, ("error", "interpolate"))
     rows, delimiter = table(text, name)
     decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
-    has_header = not any(number(cell, decimal) is not None for cell in rows[0][1])
+    has_header = all(number(cell, decimal) is None and oddity(cell) is None for cell in rows[0][1])
     header = rows[0][1] if has_header else [str(k + 1) for k in range(len(rows[0][1]))]
     rows = rows[1:] if has_header else rows
     if not rows:
         raise PlaitError(f"{name} has a header and no rows: expected numbers below it.")
     for k, row in rows:
         if len(row) > len(header):
-            raise PlaitError(f"{name}, row {k} has {len(row)} cells, and there are {len(header)} columns: is it CSV?")
+            comma = any(a.lstrip("+-").isdecimal() and b.isdecimal() for a, b in pairwise(row))
+            hint = "if a comma is a decimal one, write a point, or divide cells by ;." if comma else "is it CSV?"
+            raise PlaitError(f"{name}, row {k} has {len(row)} cells, and there are {len(header)} columns: {hint}")
         row += [""] * (len(header) - len(row))
-    index = column_index(name, header, [[number(cell, decimal) for cell in row] for _, row in rows], column)
-    values = [number(row[index], decimal) for _, row in rows]
-    if missing == "interpolate":
-        values = interpolated(name, header[index], values)
-    for (k, row), value in zip(rows, values, strict=True):
-        if value is None or not math.isfinite(value):
-            kind = "a number" if value is None else "a finite number"
-            found = f"'{row[index]}'" if row[index] else "nothing"
-            where = f"{name}, row {k}, column '{header[index]}'"
-            raise PlaitError(f"{where}: {found} is not {kind} (use --missing interpolate).")
+    index = column_index(name, header, rows, column, decimal)
+    values = column_values(name, header, rows, index, missing, decimal)
     labels = [row[0] for _, row in rows] if index else [str(k + 1) for k in range(len(rows))]
-    if all(map(DATE.fullmatch, (labels[0], labels[-1]))) and labels[0] > labels[-1]:
-        raise PlaitError(f"{name} runs from {labels[0]} back to {labels[-1]}: sort it, the oldest row first.")
-    return Series(name, np.array(values, dtype=np.float64), labels)
+    check_order(name, [k for k, _ in rows], labels)
+    return Series(name, values, labels, header[index])
 
 
-def table(text: str, name: str) -> tuple[list[tuple[int, list[str]]], str]:
-    """The rows with their numbers in the file, without comments and blank ends; and what divides their cells."""
-    lines = text.splitlines()
-    first = next((line for line in lines if line.strip()), "")
+def table(text: str, name: str) -> tuple[Rows, str]:
+    """The rows, without comments and blank ends; and what divides their cells."""
+    lines = (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
+    first = next(lines, "")
     delimiter = next((d for d in "\t;" if d in first), ",")
+    if told := re.fullmatch(r"\"?sep=(.)\"?", first.strip(), re.I):  # Excel's way to say it
+        delimiter = told[1]
+        text = text.replace(first, "#", 1)
+    elif "|" in first and delimiter == "," and "," not in first:
+        raise PlaitError(f"{name} has | between its cells: put commas, semicolons or tabs there.")
+    if (cells := text.count(delimiter) + text.count("\n")) > MOST_CELLS:
+        raise PlaitError(f"{name} has about {cells:,} cells: expected at most {MOST_CELLS:,}; cut out what you need.")
     try:
         read = list(csv.reader(io.StringIO(text), delimiter=delimiter))
     except csv.Error as e:
@@ -112,22 +120,15 @@ def table(text: str, name: str) -> tuple[list[tuple[int, list[str]]], str]:
     while rows and not any(rows[0][1]):
         rows.pop(0)
     if not rows:
-        raise PlaitError(f"{name} is empty: expected a CSV file with a column of numbers.")
-    if max(len(row) for _, row in rows) > 1:  # an empty line is a gap in a single column, and nothing in a table
+        raise PlaitError(f"{name} is empty: {EXPECTED}.")
+    if (columns := max(len(row) for _, row in rows)) > MOST_COLUMNS:
+        raise PlaitError(f"{name} has {columns:,} columns: expected at most {MOST_COLUMNS:,}; is it CSV?")
+    if columns > 1:  # an empty line is a gap in a single column, and nothing in a table
         rows = [(k, row) for k, row in rows if len(row) > 1 or row[0]]
     return rows, delimiter
 
 
-def number(text: str, decimal: str = ".") -> float | None:
-    if "," in decimal and text.count(",") == 1 and "." not in text:
-        text = text.replace(",", ".")
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def column_index(name: str, header: list[str], rows: list[list[float | None]], column: str | None) -> int:
+def column_index(name: str, header: list[str], rows: Rows, column: str | None, decimal: str) -> int:
     if column is not None:
         if header.count(column) > 1:
             raise PlaitError(
@@ -137,13 +138,70 @@ def column_index(name: str, header: list[str], rows: list[list[float | None]], c
             return header.index(column)
         raise PlaitError(f"{name} has no column '{column}': {unknown('column', column, header)}")
     # A column counts as numbers if most of it is; the stray text in it is then reported with its row.
-    numeric = [k for k in range(len(header)) if 2 * sum(row[k] is not None for row in rows) > len(rows)]
-    if len(numeric) == 1:
+    counts = [sum(number(row[k], decimal) is not None for _, row in rows) for k in range(len(header))]
+    numeric = [k for k, count in enumerate(counts) if 2 * count > len(rows)]
+    if len(numeric) > 1:
+        raise PlaitError(
+            f"{name} has {len(numeric)} columns of numbers ({listed(header[k] for k in numeric)}): "
+            "choose one with --column."
+        )
+    nearly = [(k, found) for k in range(len(header)) if k not in numeric and (found := misfit(rows, k, counts[k]))]
+    if not nearly and numeric:
         return numeric[0]
-    if not numeric:
-        raise PlaitError(f"{name} has no column of numbers: its columns are {', '.join(header)}.")
-    choices = ", ".join(header[k] for k in numeric)
-    raise PlaitError(f"{name} has {len(numeric)} columns of numbers ({choices}): choose one with --column.")
+    if not nearly:
+        raise PlaitError(f"{name} has no column of numbers: its columns are {listed(header)}.")
+    also = "; ".join(f"column '{header[k]}' {found}" for k, found in nearly[:3])
+    if numeric:
+        raise PlaitError(f"{name}: column '{header[numeric[0]]}' has numbers, and {also}: choose one with --column.")
+    raise PlaitError(f"{name} has no column of numbers: {also}.")
+
+
+def misfit(rows: Rows, k: int, numbers: int) -> str | None:
+    """What is wrong with a column whose cells, those that have anything in them, are numbers or nearly so."""
+    filled = [(row, cells[k]) for row, cells in rows if cells[k]]
+    odd = [(row, cell, found) for row, cell in filled if (found := oddity(cell))]
+    if not filled or 2 * (numbers + len(odd)) <= len(filled):
+        return None
+    if not odd:
+        return f"has numbers in {numbers} of {len(rows)} rows"
+    row, cell, (why, instead) = odd[0]
+    return f"has '{cell}' in row {row}, with {why} (write {instead})"
+
+
+def column_values(name: str, header: list[str], rows: Rows, index: int, missing: str, decimal: str) -> Values:
+    where, values = f"column '{header[index]}'", [number(row[index], decimal) for _, row in rows]
+    for (k, row), value in zip(rows, values, strict=True):
+        if value is None and (odd := oddity(row[index])):
+            raise PlaitError(f"{name}, row {k}, {where}: '{row[index]}' has {odd[0]}: write {odd[1]}.")
+        if value is not None and LARGEST < abs(value) < math.inf:
+            raise PlaitError(
+                f"{name}, row {k}, {where}: {row[index]} is beyond {LARGEST:g}, and its square is no number: "
+                "divide the column by something."
+            )
+    if missing == "interpolate":
+        values = interpolated(name, header[index], values)
+    for (k, row), value in zip(rows, values, strict=True):
+        if value is None or not math.isfinite(value):
+            kind = "a number" if value is None else "a finite number"
+            found = f"'{row[index]}'" if row[index] else "nothing"
+            raise PlaitError(f"{name}, row {k}, {where}: {found} is not {kind} (use --missing interpolate).")
+    return np.array(values, dtype=np.float64)
+
+
+def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
+    """If the rows are called by dates, the oldest comes first, and none comes twice. Gaps are fine."""
+    known = [(k, label, at) for k, label in zip(numbers, labels, strict=True) if (at := moment(label))]
+    if not known or known[0][1] != labels[0] or known[-1][1] != labels[-1]:
+        return
+    if known[0][2] > known[-1][2]:
+        raise PlaitError(f"{name} runs from {labels[0]} back to {labels[-1]}: sort it, the oldest row first.")
+    for (j, before, earlier), (k, label, later) in pairwise(known):
+        if earlier == later:
+            raise PlaitError(f"{name}, row {k}: {label} is in row {j} already: keep one row for each date.")
+        if earlier > later:
+            raise PlaitError(
+                f"{name}, row {k}: {label} comes after {before} in row {j}: sort it, the oldest row first."
+            )
 
 
 def interpolated(name: str, column: str, values: list[float | None]) -> list[float | None]:
@@ -152,6 +210,11 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
         raise PlaitError(f"{name}, column '{column}': there is no number to interpolate between.")
     at, numbers = zip(*known, strict=True)
     return [float(v) for v in np.interp(range(len(values)), at, numbers)]
+
+
+def listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
@@ -208,6 +271,12 @@ class Scale:
         for change in changes:
             z.append(z[-self.season] + change * self.std + self.mean)
         ahead = np.array(z[self.season :])
+        small = ahead < math.log(LARGEST) if self.log else abs(ahead) < LARGEST  # also False for NaN
+        if not small.all():
+            within = int(small.argmin())
+            raise PlaitError(
+                f"the forecast grows beyond {LARGEST:g} after {within} steps: ask for fewer, or train anew."
+            )
         return np.exp(ahead) if self.log else ahead
 
 
@@ -218,7 +287,7 @@ def seasonal_naive(values: Values, season: int, steps: int) -> Values:
 
 def errors(predicted: Values, truth: Values) -> dict[str, float | None]:
     difference = predicted - truth
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mape = float(np.mean(np.abs(difference / truth)) * 100)
     return {
         "rmse": float(np.sqrt(np.mean(difference**2))),

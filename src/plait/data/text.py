@@ -3,13 +3,10 @@
 import lzma
 import os
 import re
-import stat
 import zlib
 from array import array
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import repeat
@@ -22,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import PlaitError, at_least, unknown
+from .files import contents, decoded, reading, regular
 
 EOS, UNK = "<eos>", "<unk>"
 ENDS = {"word": EOS, "char": "\n"}  # the token that ends a line, by level
@@ -29,7 +27,7 @@ PARTS = ("train", "valid", "test")
 PART_OF = {**{part: part for part in PARTS}, "validation": "valid", "val": "valid", "dev": "valid"}
 TEXT_SUFFIXES = (".txt", ".text", ".tokens", ".raw", ".md", ".rst")
 EXPECTED = "expected a text file, a folder or a zip"
-ZIP_LIMIT = 4 * 2**30  # bytes of text in a zip
+LIMIT = 4 * 2**30  # bytes of text in a file, or in a zip
 CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
 FEWEST = 20  # pieces of a text that is to be cut, so that a twentieth of it is one
 PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # lines, words, characters: where one begins that is not blank
@@ -49,13 +47,13 @@ def read(path: str, validation: float = 0.05, test: float = 0.05) -> Texts:
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
     place = Path(path)
-    with reading(path):
+    with reading(path, EXPECTED):
         if place.is_dir():
             parts = from_folder(place)
         elif place.suffix.lower() == ".zip":
             parts = from_zip(place)
         else:
-            parts = {"train": decoded(regular(place).read_bytes(), path)}
+            parts = {"train": decoded(contents(place, EXPECTED, LIMIT), path)}
     for part, text in parts.items():
         if not text or text.isspace():
             found = "is empty" if len(parts) == 1 else f"has an empty {part} part"
@@ -63,25 +61,6 @@ def read(path: str, validation: float = 0.05, test: float = 0.05) -> Texts:
     if shares := {part: share for part, share in (("valid", validation), ("test", test)) if part not in parts}:
         parts |= cut(parts["train"], path, shares)
     return Texts(place.absolute().name, {part: parts[part] for part in PARTS})
-
-
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns what the disk says into a sentence."""
-    try:
-        yield
-    except FileNotFoundError as e:
-        raise PlaitError(f"{e.filename or path} does not exist: {EXPECTED}.") from None
-    except OSError as e:
-        raise PlaitError(f"{e.filename or path} cannot be read: {e.strerror}.") from None
-
-
-def regular(path: Path) -> Path:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "a pipe or a socket"
-        raise PlaitError(f"{path} is {kind}: {EXPECTED}.")
-    return path
 
 
 def from_folder(folder: Path) -> dict[str, str]:
@@ -95,12 +74,12 @@ def from_folder(folder: Path) -> dict[str, str]:
         for top, _, files in os.walk(folder, onerror=refuse)
         for name in files
     ]
-    return joined(by_part(names, folder), lambda name: decoded(regular(folder / name).read_bytes(), folder / name))
+    return joined(by_part(names, folder), lambda name: decoded(contents(folder / name, EXPECTED, LIMIT), folder / name))
 
 
 def from_zip(path: Path) -> dict[str, str]:
     """The parts in a zip; nothing is extracted to the disk."""
-    with regular(path).open("rb") as file:
+    with regular(path, EXPECTED).open("rb") as file:
         try:
             archive = ZipFile(file)
             for name in archive.namelist():
@@ -114,8 +93,8 @@ def from_zip(path: Path) -> dict[str, str]:
                 if member.flag_bits & 1:
                     raise PlaitError(f"{member.filename} in {path} is encrypted: extract it, and give the folder.")
             # zipfile reads no more of a member than its header says, so this is a limit on what is read, too.
-            if (size := sum(member.file_size for member in chosen)) > ZIP_LIMIT:
-                raise PlaitError(f"{path} has {size:,} bytes of text: expected at most {ZIP_LIMIT:,}; extract it.")
+            if (size := sum(member.file_size for member in chosen)) > LIMIT:
+                raise PlaitError(f"{path} has {size:,} bytes of text: expected at most {LIMIT:,}; extract it.")
 
             def load(name: str) -> str:
                 with archive.open(members[name]) as member:
@@ -166,20 +145,6 @@ def joined(parts: Mapping[str, Iterable[str]], load: Callable[[str], str]) -> di
 def ended(text: str) -> str:
     """The text, whose last line has its end, too."""
     return text if text.endswith("\n") or not text else text + "\n"
-
-
-def decoded(content: bytes, where: str | Path) -> str:
-    coding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
-    content = content.removeprefix(BOM_UTF8)
-    try:
-        text = content.decode()
-        at = content.find(0)
-    except UnicodeDecodeError as e:
-        at = e.start
-    if at >= 0:
-        found = f"byte 0x{content[at]:02x} in line {1 + content[:at].count(10)}"
-        raise PlaitError(f"{where} has {found}: expected text in UTF-8; convert it: iconv -f {coding} -t utf-8.")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def cut(text: str, name: str, shares: dict[str, float]) -> dict[str, str]:

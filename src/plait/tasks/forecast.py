@@ -1,6 +1,5 @@
 """Forecast: a series of numbers in, its next values out."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,8 +105,7 @@ class Forecast(NamedTask):
 
     @classmethod
     def reopen(cls, settings: ForecastSettings, folder: Path) -> "Forecast":
-        data = series.read(str(folder / "series.csv"), "value")
-        return cls(settings, dataclasses.replace(data, name=settings.data or "airline"))
+        return cls(settings, series.reopen(str(folder / "series.csv"), settings.data or "airline"))
 
     @property
     def digest(self) -> str:
@@ -120,7 +118,7 @@ class Forecast(NamedTask):
         s = self.settings
         return [
             f"{self.data.name}: {len(self.data.values)} values, {self.validation_from} to train, "
-            f"{s.validation_size} to validate, {s.test_size} to test",
+            f"{s.validation_size} to validate, {s.test_size} to test; column '{self.data.column}'",
             f"{s.cell}, {s.layers} x {s.hidden} units",
         ]
 

@@ -298,8 +298,9 @@ class Language(NamedTask):
         between("length", length, 1, 10**6)
         between("top", top, 0, 10**9)
         check_seed(seed)
-        if temperature != 0:  # which always takes the likeliest
-            between("temperature", temperature, COLDEST, 1000)
+        if not (temperature == 0 or COLDEST <= temperature <= 1000):
+            limits = f"must be 0 (always the likeliest), or from {COLDEST} to 1000"
+            raise PlaitError(f"temperature {temperature}: {limits}.")
         self.model.eval()
         generator = torch.Generator().manual_seed(seed)
         ids = self.vocabulary.encode(prompt).ids.tolist()
