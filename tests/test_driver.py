@@ -30,8 +30,8 @@ BENCH = {  # commands that are quick, and their options
         "data cell hidden layers batch steps softmax count"
     ),
     "functions --bound 1e-3 --step 1000000": "bound step",
-    "batch --size 0": "size cell engine",
-    "schedule --size 0": "cell batch size steps",
+    "batch --size 0": "cell engine",
+    "schedule --size 0": "cell batch steps",
 }
 TRAINING = [
     "epochs",
@@ -135,7 +135,9 @@ class Maker:
             (self.here / "target").write_text("old")
             (self.here / name).symlink_to("target")
             self.writes.append("target")
-        if name not in ("full", "folder", "file", "file/below", ".", "", "..", "/"):
+        if option == "--out" and name == ".":
+            self.writes.append(".")  # it is empty: a run may be made of it
+        elif name not in ("full", "folder", "file", "file/below", ".", "", "..", "/"):
             self.writes.append(name.split("/")[0])
         self.writes += ["nowhere"] if name == "dangling" else []
         return [option, name]

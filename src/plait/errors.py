@@ -10,7 +10,7 @@ class PlaitError(ValueError):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
     known = sorted(known)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     more = f" and {len(known) - 20} more" if len(known) > 20 else ""
     return PlaitError(f"{kind} '{name}' is not known: {hint}Expected one of {', '.join(known[:20])}{more}.")
