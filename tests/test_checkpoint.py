@@ -168,7 +168,7 @@ def test_a_checkpoint_that_was_lost(tmp_path: Path) -> None:
     run = finished_run(tmp_path)
     (run.path / "state.safetensors").unlink()
     with pytest.raises(
-        PlaitError, match=r"state.safetensors is not there: restore it from a copy, or train again with"
+        PlaitError, match=r"state.safetensors does not exist: restore it from a copy, or train again with"
     ):
         resume(run)
 

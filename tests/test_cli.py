@@ -458,7 +458,7 @@ def test_bad_runs(plait, refused, empty_folder: Path) -> None:
     model.write_bytes(model.read_bytes()[:-9])
     assert "model.safetensors is truncated or damaged" in refused("evaluate", "run")
     model.unlink()
-    assert "model.safetensors is not there" in refused("evaluate", "run")
+    assert "model.safetensors does not exist: restore it from a copy" in refused("evaluate", "run")
     Path("run/config.json").write_text(json.dumps({"task": "forecast", "settings": {"wings": 2}}))
     assert "settings that this version does not know" in refused("evaluate", "run")
 

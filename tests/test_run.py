@@ -481,10 +481,10 @@ def test_files_of_a_run_that_are_no_files(refused, two_runs) -> None:
         path = Path("forecast") / name
         path.rename("kept")
         os.mkfifo(path)
-        assert f"{path} is a pipe: expected a plain file" in refused("evaluate", "forecast")
+        assert f"{path} is a pipe or a socket: expected a plain file" in refused("evaluate", "forecast")
         path.unlink()
         path.mkdir()
-        assert f"{path} is a folder: expected a plain file" in refused("evaluate", "forecast")
+        assert f"{path} is a directory: expected a plain file" in refused("evaluate", "forecast")
         path.rmdir()
         Path("kept").rename(path)
 

@@ -1,6 +1,7 @@
 """Whether something fits into memory, asked before it is made: a system that runs out of it kills without a word."""
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,11 @@ def available() -> int | None:
             return None
     group = Path("/sys/fs/cgroup")  # a container's own limit
     with suppress(OSError, ValueError):  # there may be none
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        of_files = re.search(
+            r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.M
+        )  # given up when needed
+        found.append(limit - used + int(of_files[1] if of_files else 0))
     return min(found)
 
 

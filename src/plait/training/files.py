@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import signals
+from ..data.files import reading, regular
 from ..errors import PlaitError
 
 REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
-OTHERS = {**REFUSED, stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device"}  # that are no plain files either
 pipes: dict[Path, int] = {}  # open since they were checked: a reader takes a close for the end
 
 
@@ -98,20 +98,6 @@ def sync(folder: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """A pipe would be waited for, a device might never end."""
-    check_plain(path)
-    try:
-        return path.read_bytes()
-    except OSError as e:
-        raise PlaitError(f"{path} cannot be read: {e.strerror}.") from None
-
-
-def check_plain(path: Path) -> None:
-    try:
-        kind = kind_of(path)
-    except OSError as e:
-        raise PlaitError(f"{path} cannot be read: {e.strerror}.") from None
-    if kind == 0:
-        raise PlaitError(f"{path} is not there: restore it from a copy, or train again with another --out.")
-    if kind != stat.S_IFREG:
-        raise PlaitError(f"{path} is {OTHERS[kind]}: expected a plain file, as plait train makes it.")
+    """A file of a run. A pipe would be waited for, a device might never end."""
+    with reading(str(path), "restore it from a copy, or train again with another --out"):
+        return regular(path, "expected a plain file, as plait train makes it").read_bytes()
