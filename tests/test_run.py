@@ -628,10 +628,15 @@ main()
 """
 
 
+def hear() -> None:
+    """Before a process begins: a shell's background jobs ignore Ctrl-C, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def stopped_at(name: str, times: int, number: int, *args: str) -> tuple[str, str]:
     """A process that gets so many signals where a method of the task is called -> what it prints"""
     command = [sys.executable, "-c", AT, name, str(times), str(int(number)), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, preexec_fn=hear)
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     return done.stdout, done.stderr
@@ -670,7 +675,7 @@ def listens(process: subprocess.Popen[str]) -> bool:
 
 def as_module(*args: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "plait", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc here")
