@@ -29,14 +29,15 @@ def train_until_killed(folder: str, resume: bool) -> None:
     train(Forecast(SETTINGS, series.airline()), SETTINGS, run, resume=resume)
 
 
-def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
-    """50 times, at random moments: the run always goes on, never back, and ends where an undisturbed one ends."""
+@pytest.mark.parametrize("times", [12, pytest.param(50, marks=pytest.mark.slow)])
+def test_kill_9_while_checkpoints_are_written(times: int, tmp_path: Path) -> None:
+    """Many times, at random moments: the run always goes on, never back, and ends where an undisturbed one ends."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["plait.training.loop", "plait.tasks.forecast", "torch._dynamo"])
     run, whole = Run(tmp_path / "run"), Run(tmp_path / "whole")
     rng, partial, steps_before, kills = random.Random(0), 0, -1, 0
     state = run.path / "state.safetensors"
-    while kills < 50:
+    while kills < times:
         assert state.exists() == run.path.exists()  # it is there with all that it takes to go on, or not at all
         process = context.Process(target=train_until_killed, args=(str(run.path), state.exists()))
         began = state.stat().st_mtime_ns if state.exists() else None
@@ -45,7 +46,7 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
             while process.is_alive() and (not state.exists() or state.stat().st_mtime_ns == began):
                 time.sleep(0.001)  # the others once they have written something
         time.sleep(rng.uniform(0, 0.03))
-        assert process.is_alive(), "the run ended before it could be killed 50 times"
+        assert process.is_alive(), "the run ended before it could be killed so often"
         process.kill()
         process.join()
         assert process.exitcode == -9
@@ -56,7 +57,7 @@ def test_kill_9_while_checkpoints_are_written(tmp_path: Path) -> None:
             steps = meta["epoch"] * 1000 + meta["position"]
             assert steps >= steps_before
             steps_before = steps
-    assert partial > 0, "no kill met a write: the test has lost its point"
+    assert partial > 0 or times < 50, "no kill met a write: the test has lost its point"
     assert steps_before > 0
     for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
         process = context.Process(target=train_until_killed, args=(str(path), go_on))

@@ -22,14 +22,15 @@ def trained(**options) -> Forecast:
     return task
 
 
-def test_airline_beats_the_season_before_for_four_of_five_seeds() -> None:
+@pytest.mark.parametrize(("seeds", "least"), [(1, 1), pytest.param(5, 4, marks=pytest.mark.slow)])
+def test_airline_beats_the_season_before_for_four_of_five_seeds(seeds: int, least: int) -> None:
     wins = 0
-    for seed in range(5):
+    for seed in range(seeds):
         metrics = trained(seed=seed).evaluate()
         assert metrics["steps"] == 24
         assert metrics["from"] == "1959-01"
         wins += metrics["model"]["rmse"] < metrics["seasonal naive"]["rmse"]
-    assert wins >= 4
+    assert wins >= least
 
 
 @pytest.mark.parametrize("cell", CELLS)

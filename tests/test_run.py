@@ -369,9 +369,10 @@ def test_what_cannot_be_written_is_refused_before_the_work(refused, empty_folder
         long: "File name too long; expected a file.",
         "": "it is a folder; expected a file.",
     }.items():
-        assert f"plait: --json {name} cannot be written: {why}\n" == refused("train", "forecast", "--json", name)
+        name_said = f"{name[:100]}... (300 characters)" if name == long else name
+        assert f"plait: --json {name_said} cannot be written: {why}\n" == refused("train", "forecast", "--json", name)
         if name:
-            assert f"--picture {name} cannot be written: {why}\n" in refused("forecast", "run", "--picture", name)
+            assert f"--picture {name_said} cannot be written: {why}\n" in refused("forecast", "run", "--picture", name)
     server.close()
 
 
