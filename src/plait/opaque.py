@@ -18,6 +18,8 @@ def call_of(
 ) -> Call:
     c = cells.get(cell)
     layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
+    if directions not in (1, 2):
+        raise PlaitError(f"directions {directions}: expected 1 or 2.")
     if layout.B != B:
         raise PlaitError(f"B {B}: expected {layout.B}, the first of batch_sizes.")
     return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias, stateful)

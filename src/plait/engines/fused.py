@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..errors import PlaitError
 from ..kernels import job, pages, threads
 from ..kernels.layer import Kept, Layer, Sizes, ours
 from ..kernels.program import BEFORE, PER_DIRECTION, Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
-from .base import Derivative, Engine, Layout, Needs, Prepared, Tape, Weights
+from .base import Derivative, Engine, Needs, Prepared, Tape, Weights
+from .checks import check, check_back
+from .layout import Layout
 
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
@@ -295,58 +296,6 @@ class FusedEngine(Engine):
 
 NONE: tuple[None, ...] = (None,) * job.MOST_STATES
 NO_GRADIENTS: tuple[None, ...] = (None,) * (PER_DIRECTION - BEFORE)
-
-
-def check(
-    form: Form,
-    x: Tensor,
-    name: str,
-    states: Sequence[Tensor | None],
-    weights: Sequence[Weights],
-    layout: Layout,
-) -> None:
-    """The kernels know addresses only, and would read and write past the end of what is too short."""
-    GH, I = weights[0].w_ih.shape
-    H, D, B = GH // form.G, len(weights), layout.B
-    P = weights[0].w_hh.shape[1] if form.projected else H
-    layout.check_rows(x, I)
-    expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
-    for w in weights:
-        for k, t in enumerate(w):
-            if t is not None and (t.shape != expected[k] or t.dtype != x.dtype or not t.is_cpu):
-                raise unlike(f"weight {w._fields[k]}", t, expected[k], x)
-    for k, s in enumerate(states):
-        shape = (D, B, P if k == 0 else H)
-        if s is not None and (s.shape != shape or s.dtype != x.dtype or not s.is_cpu):
-            raise unlike(f"{name} {form.cell.states[k]}", s, shape, x)
-    if not x.is_cpu:
-        raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
-
-
-def check_back(
-    where: Kept,
-    x: Tensor,
-    kept: Sequence[Tensor],
-    d_rows: Tensor | None,
-    d_finals: Sequence[Tensor | None],
-    weights: Sequence[Weights],
-    layout: Layout,
-) -> None:
-    """Also of what came out of the forward pass: hooks on saved tensors, and callers of the op, may give others."""
-    D = len(weights)
-    if len(kept) != 1 or len(d_finals) != where.form.S:
-        found = f"{len(kept)} and {len(d_finals)} tensors"
-        raise PlaitError(f"what was kept and d_ of the last states are {found}: expected 1 and {where.form.S}.")
-    check(where.form, x, "d_ of the last state", d_finals, weights, layout)
-    shapes = {"what was kept": (kept[0], (D * where.each,)), "d_ of the output": (d_rows, (*x.shape[:-1], D * where.P))}
-    for name, (t, shape) in shapes.items():
-        if t is not None and (t.shape != shape or t.dtype != x.dtype or not t.is_cpu):
-            raise unlike(name, t, shape, x)
-
-
-def unlike(name: str, t: Tensor, shape: tuple[int, ...], x: Tensor) -> PlaitError:
-    found = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
-    return PlaitError(f"{name} is {found}: expected {shape} in {x.dtype} on the CPU, to go with the rest of the layer.")
 
 
 def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:

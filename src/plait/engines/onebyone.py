@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from .base import Derivative, Engine, Layout, Prepared, Tape, Weights
+from .base import Derivative, Engine, Prepared, Tape, Weights
+from .layout import Layout
 
 
 class OneByOne(Engine):

@@ -15,7 +15,7 @@ GAIN = 1.05  # what the meetings must bring, to be worth that risk
 
 
 class Batch(Protocol):
-    """engines.base.Layout, as far as the kernels know it."""
+    """engines.layout.Layout, as far as the kernels know it."""
 
     T: int
     B: int
