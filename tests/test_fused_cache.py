@@ -1,5 +1,6 @@
 """Compiled code is kept: found by the next process, never loaded when it is another's or damaged, never in the way."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -302,8 +303,8 @@ def test_a_file_that_others_can_write_to_is_replaced(what: str, planted: Path, c
     STRANGERS[what](planted)
     assert not is_loaded(planted)
     err = capfd.readouterr().err
-    assert f"plait: {planted} {what.strip()}" in err
-    assert "it is not used" in err
+    assert err.count(f"plait: {planted} {what.strip()}") == 1
+    assert err.count("it is not used") == 1
     assert planted.stat().st_mode & 0o777 == 0o600
     assert planted.stat().st_uid == os.geteuid()
     assert is_loaded(planted)
@@ -375,11 +376,16 @@ def test_whoever_waited_takes_what_the_other_compiled(planted: Path) -> None:
 def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
     folder, day = planted.parent, 86400
     old, used, fresh = (f"{c * 32}.o" for c in "012")
-    for name, days in ((old, 91), (used, 89), (fresh, 0), ("left.partial", 2), ("new.partial", 0), ("mine.o", 500)):
+    left, new = (f"{c * 16}.partial" for c in "34")
+    (folder / f"{'5' * 16}.partial").mkdir()  # and what is no file stays
+    os.utime(folder / f"{'5' * 16}.partial", (0, 0))
+    for name, days in ((old, 91), (used, 89), (fresh, 0), (left, 2), (new, 0), ("mine.o", 500), ("mine.partial", 500)):
         shutil.copy(planted, folder / name)
         os.utime(folder / name, (time.time() - days * day,) * 2)
     compiler.load("a test", "other", lambda: read(planted), compiler.NAMES)
-    assert names(folder) == sorted([used, fresh, "new.partial", "mine.o", "kept.o", "other.o"])
+    assert names(folder) == sorted(
+        [used, fresh, new, "mine.o", "mine.partial", "kept.o", "other.o", f"{'5' * 16}.partial"]
+    )
     assert is_loaded(folder / used)
     assert time.time() - (folder / used).stat().st_mtime < day  # and so it will stay
 
@@ -476,12 +482,23 @@ def test_another_version_has_other_names(monkeypatch) -> None:
     assert len(keys) == 3
 
 
-def test_settings_of_numba_are_part_of_the_name(monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_read(planted: Path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    os.utime(planted, (0, 0))  # used long ago: now would be noted
+    monkeypatch.setattr(os, "utime", refuse)
+    assert is_loaded(planted)
+
+
+def test_settings_of_numba_are_part_of_the_name(monkeypatch, empty_folder: Path) -> None:
     keys = [compiler.key("walk")]
     for value in ("0", "1"):
         monkeypatch.setenv("NUMBA_OPT", value)
         keys.append(compiler.key("walk"))
-    assert len(set(keys)) == 3
+    (empty_folder / ".numba_config.yaml").write_text("opt: 2")
+    keys.append(compiler.key("walk"))
+    assert len(set(keys)) == 4
 
 
 def test_editing_any_text_of_the_kernels_gives_other_names(tmp_path: Path, monkeypatch) -> None:

@@ -228,9 +228,8 @@ def check_arguments(
 
 def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
     """torch's own layers take sizes of 0, and more rows than the sizes add up to."""
-    layout = Layout.ragged(input.batch_sizes)
     if not torch.compiler.is_compiling():
-        layout.check_rows(input.data, layer.input_size)
+        Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
 
 
 def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:

@@ -22,10 +22,13 @@ class Layout:
 
     @classmethod
     def ragged(cls, batch_sizes: Tensor) -> "Layout":
-        """Of the sizes that a user's PackedSequence has: whatever they are, no engine sees those that cannot be."""
-        if not torch.compiler.is_compiling():  # there the op makes its own layout, when there are numbers to look at
-            check_batch_sizes(batch_sizes)
-        return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
+        """Of the sizes that a user's PackedSequence has: no engine sees sizes that cannot be."""
+        if torch.compiler.is_compiling():  # the op makes its own layout, when there are numbers to look at
+            return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
+        sizes = checked(batch_sizes)
+        layout = cls(len(sizes), sizes[0], batch_sizes)
+        layout.sizes = sizes
+        return layout
 
     def check_rows(self, x: Tensor, width: int) -> None:
         if x.dim() < 2 or x.shape[-1] != width or x.shape[:-1].numel() != self.N:
@@ -83,11 +86,12 @@ class Layout:
         return range(self.T - 1, -1, -1) if reverse else range(self.T)
 
 
-def check_batch_sizes(batch_sizes: Tensor) -> None:
+def checked(batch_sizes: Tensor) -> list[int]:
     if batch_sizes.dim() != 1 or batch_sizes.dtype.is_floating_point or not len(batch_sizes):
-        found = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
-        raise PlaitError(f"batch_sizes have {found}: expected one whole number for each step.")
-    sizes = np.array(batch_sizes.tolist())  # (T,)
+        kind = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
+        raise PlaitError(f"batch_sizes have {kind}: expected one whole number for each step.")
+    found: list[int] = batch_sizes.tolist()
+    sizes = np.array(found)  # (T,)
     more = np.flatnonzero(sizes[1:] > sizes[:-1])
     if sizes[-1] < 1 or len(more):
         t = more[0] + 1 if len(more) else int((sizes < 1).argmax())
@@ -96,3 +100,4 @@ def check_batch_sizes(batch_sizes: Tensor) -> None:
             f"batch_sizes: step {t} has {sizes[t]} sequences{before}, expected at least 1 and never more than before: "
             "make the PackedSequence with pack_sequence or pack_padded_sequence."
         )
+    return found

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PARTIAL = ".partial"  # ends the name of a file that is being written
-OURS = re.compile(rf"[0-9a-f]{{32}}\.o|\w+{re.escape(PARTIAL)}")  # names that may be cleared away
+OURS = re.compile(rf"[0-9a-f]{{32}}\.o|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names that may be cleared away
 UNUSED = 90 * 86400  # seconds after which they are
 DAY = 86400
 PATIENCE = 60  # seconds to wait for another process that compiles
@@ -50,6 +50,7 @@ class Cache:
     def __init__(self, path: Path, handle: int | None, why_not: str | None) -> None:
         self.path, self.handle = path, handle
         self.why_not = why_not  # nothing is found there, and nothing is kept: the reason
+        self.said = ""
 
     def open(self, name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self.handle)
@@ -60,23 +61,31 @@ class Cache:
             return None
         try:
             file = self.open(name, os.O_RDONLY)
+            try:
+                data = self.content(name, file)
+            finally:
+                os.close(file)
         except OSError:
             return None
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
-                return None
-            if why := refusal(self.path / name, found):
-                print(f"plait: {why}: it is not used.", file=sys.stderr)
-                return None
-            with os.fdopen(file, "rb", closefd=False) as stream:
-                data = stream.read()
-            if time.time() - found.st_mtime > DAY and found.st_uid == os.geteuid():
-                os.utime(file)  # it is still in use
-        finally:
-            os.close(file)
         code, digest = data[:-DIGEST], data[-DIGEST:]
         return code if hashlib.sha256(code).digest() == digest else None
+
+    def content(self, name: str, file: int) -> bytes:
+        """Of a file that this user alone can have written."""
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            return b""
+        if why := refusal(self.path / name, found):
+            if self.said != why:  # it is looked at twice
+                print(f"plait: {why}: it is not used.", file=sys.stderr)
+            self.said = why
+            return b""
+        with os.fdopen(file, "rb", closefd=False) as stream:
+            data = stream.read()
+        if time.time() - found.st_mtime > DAY:
+            with suppress(OSError):  # a folder that cannot be written to is as good
+                os.utime(file)  # it is still in use
+        return data
 
     def write(self, name: str, code: bytes) -> str | None:
         """None if it is kept now, else why it is not. Whole or not at all, whoever else writes the same."""
@@ -101,7 +110,7 @@ class Cache:
         """Away with what has not been used for long, and with what a killed process left half written."""
         with os.scandir(self.handle) as entries:
             for name in filter(OURS.fullmatch, (entry.name for entry in entries)):
-                with suppress(FileNotFoundError):  # another process was quicker
+                with suppress(OSError):  # another process was quicker, or it is no file
                     age = time.time() - os.stat(name, dir_fd=self.handle, follow_symlinks=False).st_mtime
                     if age > (DAY if name.endswith(PARTIAL) else UNUSED):
                         os.unlink(name, dir_fd=self.handle)
@@ -136,11 +145,11 @@ def opened() -> Iterator[Cache]:
     path, handle, why = Path(), None, None
     try:
         path = folder()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
         if sys.platform == "win32":
             why = "on Windows plait cannot tell who else may write there"
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             why = refusal(path, os.fstat(handle))
     except (OSError, RuntimeError) as e:  # no permission, no room, no home

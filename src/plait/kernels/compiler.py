@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +51,9 @@ def key(*parts: str) -> str:
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
     digest = hashlib.sha256(texts())
     for part in (*parts, *versions, *settings, cpu.name, *cpu.features, cpu.machine):
-        digest.update(b"\0" + part.encode())
+        digest.update(b"\0" + os.fsencode(part))
+    with suppress(OSError):  # numba reads its settings from there, too
+        digest.update(b"\0" + Path(".numba_config.yaml").read_bytes())
     return digest.hexdigest()[:32]
 
 
@@ -118,7 +121,7 @@ def find(kept: cache.Cache, file: str, functions: tuple[str, ...]) -> Addresses 
 
 
 def is_whole(code: bytes) -> bool:
-    """Whether LLVM can read it: it goes past the end of an object file that was cut short, or is none."""
+    """Whether LLVM can read it: LLVM reads past the end of an object file that was cut short, or is none."""
     if code.startswith(b"\x7fELF") and len(code) >= ELF_HEADER:
         (start,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
         end: int = start + size * count  # of the table of sections, the last thing in it

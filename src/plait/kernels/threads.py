@@ -72,7 +72,7 @@ def openmp() -> OpenMP | None:
     for file in (torch._C.__file__, None):
         try:
             found = OpenMP(ctypes.CDLL(file))
-        except AttributeError:  # it has no such entry point
+        except (AttributeError, OSError):  # it has no such entry point, or is no library on disk
             continue
         if found.is_torchs():
             return found
