@@ -180,6 +180,7 @@ def test_labels_go_on(labels: list[str], ahead: list[str]) -> None:
         ("date,label\na,1\nb,2\n", "label"),
         ("x\n1\n2\n", "x"),
         ('d,"a,""b"\na,1\nb,2\n', 'a,"b'),
+        ("d\tprice; net\na\t1\nb\t2\n", "price; net"),
     ],
 )
 def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column: str) -> None:
@@ -189,6 +190,13 @@ def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column
     assert (back.name, back.column, list(back.labels)) == ("mine", column, list(data.labels))
     assert back.values.tolist() == data.values.tolist()
     assert back.digest == data.digest
+
+
+def test_a_copy_may_have_more_cells_than_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MOST_CELLS", 5)
+    data = series.read(write(tmp_path, "v\n1\n2\n3\n4\n"))
+    back = series.reopen(write(tmp_path, data.as_csv(), "series.csv"), "mine")  # it has labels, too
+    assert back.values.tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("text", ["label,value\n", "label,value\na,1,2\n", "label,value\na\n", "1\n2\n"])

@@ -66,8 +66,8 @@ def read(path: str, column: str | None = None, missing: str = "error") -> Series
 def reopen(path: str, name: str) -> Series:
     """What `as_csv` wrote: the labels, and the values under the name of their column."""
     with reading(path, "a run has a copy of its data there"):
-        content = contents(Path(path), EXPECTED, 2 * MOST_BYTES)
-    rows, _ = table(decoded(content, path), path)
+        content = contents(Path(path), EXPECTED, 4 * MOST_BYTES)  # labels are added, and numbers get longer
+    rows = list(enumerate(cells_of(decoded(content, path), path, ","), 1))
     if any(len(row) != 2 for _, row in rows) or len(rows) < 2:
         raise PlaitError(f"{path} is damaged: expected rows of a label and a value; restore it, or train again.")
     values = column_values(path, rows[0][1], rows[1:], 1, "error", ".")
@@ -109,11 +109,7 @@ def table(text: str, name: str) -> tuple[Rows, str]:
         raise PlaitError(f"{name} has | between its cells: put commas, semicolons or tabs there.")
     if (cells := text.count(delimiter) + text.count("\n")) > MOST_CELLS:
         raise PlaitError(f"{name} has about {cells:,} cells: expected at most {MOST_CELLS:,}; cut out what you need.")
-    try:
-        read = list(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error as e:
-        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
-    stripped = ([cell.strip() for cell in row] or [""] for row in read)
+    stripped = ([cell.strip() for cell in row] or [""] for row in cells_of(text, name, delimiter))
     rows = [(k, row) for k, row in enumerate(stripped, 1) if not row[0].startswith("#")]
     while rows and not any(rows[-1][1]):
         rows.pop()
@@ -126,6 +122,13 @@ def table(text: str, name: str) -> tuple[Rows, str]:
     if columns > 1:  # an empty line is a gap in a single column, and nothing in a table
         rows = [(k, row) for k, row in rows if len(row) > 1 or row[0]]
     return rows, delimiter
+
+
+def cells_of(text: str, name: str, delimiter: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error as e:
+        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
 
 
 def column_index(name: str, header: list[str], rows: Rows, column: str | None, decimal: str) -> int:
