@@ -375,7 +375,7 @@ def test_what_does_not_fit_is_refused_before_it_is_built(refused, monkeypatch, a
     monkeypatch.setattr("plait.memory.available", lambda: 2**20)
     Path("book.txt").write_text("the cat sat on the mat and sat there all day\n" * 40)
     sentence = refused(*args.split())
-    assert re.search(r" needs about [\d,.]+ [MG]B, and 1 MB of memory are free: lower ", sentence)
+    assert re.search(r" needs about [\d,.]+ [MG]B, and 1 MB of memory is free: lower ", sentence)
 
 
 def test_the_memory_of_this_machine_is_known() -> None:

@@ -28,8 +28,8 @@ class NamedTask(Task):
 
     @classmethod
     @abstractmethod
-    def reopen(cls, settings: Any, folder: Path) -> Self:
-        """With the data that the run has kept."""
+    def reopen(cls, settings: Any, folder: Path, *, training: bool = False) -> Self:
+        """With the data that the run has kept. `training`: there must be memory for that, too."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:

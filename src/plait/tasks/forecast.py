@@ -13,7 +13,7 @@ from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import make
-from ..memory import check_training
+from ..memory import check_training, check_use
 from .base import NamedTask, Table
 from .pictures import forecast_picture
 from .settings import ForecastSettings
@@ -68,7 +68,7 @@ class Forecast(NamedTask):
     settings: ForecastSettings
     model: Forecaster
 
-    def __init__(self, settings: ForecastSettings, data: Series) -> None:
+    def __init__(self, settings: ForecastSettings, data: Series, *, training: bool = True) -> None:
         s = self.settings = settings
         self.data, self.season = data, s.steps_per_season
         n = len(data.values)
@@ -87,7 +87,10 @@ class Forecast(NamedTask):
             raise PlaitError(f"{data.name} has values that are not positive: use --scale linear.")
         log = positive and s.scale != "linear"
         self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
-        check_training(s, lambda: Forecaster(s), max(s.batch_size(n), s.validation_size) * (s.window + s.horizon))
+        if training:
+            check_training(s, lambda: Forecaster(s), max(s.batch_size(n), s.validation_size) * (s.window + s.horizon))
+        else:
+            check_use(lambda: Forecaster(s))
         torch.manual_seed(s.seed)
         self.model = Forecaster(s)
         changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
@@ -104,8 +107,9 @@ class Forecast(NamedTask):
         return cls(settings, load_data(settings))
 
     @classmethod
-    def reopen(cls, settings: ForecastSettings, folder: Path) -> "Forecast":
-        return cls(settings, series.reopen(str(folder / "series.csv"), settings.data or "airline"))
+    def reopen(cls, settings: ForecastSettings, folder: Path, *, training: bool = False) -> "Forecast":
+        data = series.reopen(str(folder / "series.csv"), settings.data or "airline")
+        return cls(settings, data, training=training)
 
     @property
     def digest(self) -> str:

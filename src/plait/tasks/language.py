@@ -19,7 +19,7 @@ from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
 from ..errors import PlaitError, between
 from ..layers import make, state_of, states_of
-from ..memory import check_training
+from ..memory import check_training, check_use
 from ..training.files import read_plain
 from ..training.settings import check_seed
 from ..training.tensors import packed, unpacked
@@ -143,13 +143,16 @@ class Language(NamedTask):
     settings: LanguageSettings
     model: LanguageModel
 
-    def __init__(self, settings: LanguageSettings, corpus: Corpus) -> None:
+    def __init__(self, settings: LanguageSettings, corpus: Corpus, *, training: bool = True) -> None:
         s = self.settings = settings
         self.corpus, self.vocabulary = corpus, corpus.vocabulary
         self.end, self.before, train = corpus.end, corpus.before, corpus.parts["train"]
         V = len(self.vocabulary)
         tokens = s.batch_size(len(train.ids)) * (s.steps if s.by == "streams" else int(train.lengths.max()))
-        check_training(s, lambda: LanguageModel(s, V), min(tokens, len(train.ids)))
+        if training:
+            check_training(s, lambda: LanguageModel(s, V), min(tokens, len(train.ids)))
+        else:
+            check_use(lambda: LanguageModel(s, V))
         torch.manual_seed(s.seed)
         self.model = LanguageModel(s, V)
         self.state: tuple[Tensor, ...] | None = None
@@ -169,8 +172,8 @@ class Language(NamedTask):
         return cls(settings, Corpus.read(settings))
 
     @classmethod
-    def reopen(cls, settings: LanguageSettings, folder: Path) -> "Language":
-        return cls(settings, Corpus.reopen(folder, Path(settings.data or "").absolute().name))
+    def reopen(cls, settings: LanguageSettings, folder: Path, *, training: bool = False) -> "Language":
+        return cls(settings, Corpus.reopen(folder, Path(settings.data or "").absolute().name), training=training)
 
     def files(self) -> dict[str, bytes]:
         return self.corpus.files()
