@@ -272,12 +272,62 @@ def test_more_bad_files_get_a_sentence(tmp_path: Path, text: str, sentence: str)
         series.read(write(tmp_path, text))
 
 
+@pytest.mark.parametrize("text", ["d;v\na;1,234\nb;5,678\n", "d\tv\na\t7\nb\t1,234\n", "d;v\na;x\nb;-1,234\nc;7\n"])
+@pytest.mark.parametrize("missing", ["error", "interpolate"])
+def test_a_comma_that_may_divide_thousands_is_refused(tmp_path: Path, text: str, missing: str) -> None:
+    sentence = r"row [23], column 'v': '-?1,234' may be -?1\.234 or -?1234: write one of them, in all rows"
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(write(tmp_path, text), "v", missing)
+
+
+@pytest.mark.parametrize("cell", ["0,125", "1,5", "1,2345", "1234,567", "1,234e3"])
+def test_one_cell_can_tell_what_a_comma_is(tmp_path: Path, cell: str) -> None:
+    assert series.read(write(tmp_path, f"d;v\na;1,234\nb;{cell}\n")).values[0] == 1.234
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("date,5%,50%,95%\na,1,2,3\nb,4,5,6\n", ["5%", "50%", "95%"]),
+        ("item;$5;1 000\na;1;2\nb;4;5\n", ["$5", "1 000"]),
+    ],
+)
+def test_names_that_are_nearly_numbers(tmp_path: Path, text: str, columns: list[str]) -> None:
+    for column, second in zip(columns, text.splitlines()[1].replace(";", ",").split(",")[1:], strict=True):
+        data = series.read(write(tmp_path, text), column)
+        assert (data.values[0], len(data.values)) == (float(second), 2)
+
+
+@pytest.mark.parametrize("text", ["a,5%\nb,6%\n", "5%\n6\n7\n", "2020-01,$5\n2020-02,6\n2020-03,7\n", "5%,6%\n1,2\n"])
+def test_a_first_row_that_is_nearly_numbers_is_not_lost(tmp_path: Path, text: str) -> None:
+    path, last = write(tmp_path, text), text.splitlines()[0].count(",") + 1
+    with pytest.raises(PlaitError, match="row 1"):
+        series.read(path, str(last))
+
+
+@pytest.mark.parametrize("text", ["a|b, c\nx|2\ny|4\n", "name|b, c\nx|1,5\ny|2,5\n"])
+def test_bars_beside_commas_get_a_hint(tmp_path: Path, text: str) -> None:
+    with pytest.raises(PlaitError, match=r"has \| between its cells: put commas.*, or write sep=\| in a line above"):
+        series.read(write(tmp_path, text))
+    assert series.read(write(tmp_path, "sep=|\n" + text)).column == "b, c"
+    assert series.read(write(tmp_path, "a|b,c\nx,1\n")).column == "c"  # a name may have one
+
+
+@pytest.mark.parametrize("line", ["sep=\t", '"sep=\t"', "sep=\t "])
+def test_excels_first_line_with_a_tab(tmp_path: Path, line: str) -> None:
+    data = series.read(write(tmp_path, f"{line}\nd, e; f\tv\na\t1,5\nb\t2\n"))
+    assert (data.values.tolist(), data.column) == ([1.5, 2], "v")
+
+
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
 def test_excels_first_line(tmp_path: Path, line: str) -> None:
     data = series.read(write(tmp_path, f"{line}\nd;v\na;1,5\nb;2\n"))
     assert (data.values.tolist(), data.column) == ([1.5, 2], "v")
     with pytest.raises(PlaitError, match="row 4, column 'v': 'x' is not a number"):  # the rows keep their numbers
         series.read(write(tmp_path, f"{line}\nd;v\na;1,5\nb;x\nc;2\n"))
+
+
+TEN_DAYS = [f"2020-02-{day}" for day in range(10, 30)]
 
 
 # --- dates --------------------------------------------------------------------------------------------------------
@@ -296,6 +346,15 @@ def test_excels_first_line(tmp_path: Path, line: str) -> None:
         (["2020-01-01 12:00", "2020-01-01 11:00", "2020-01-01 13:00"], "row 3: 2020-01-01 11:00 comes after"),
         (["2020-01-01T12:00:00", "2020-01-01T12:00:00"], "row 3: 2020-01-01T12:00:00 is in row 2 already"),
         (["2020-01-01T12:00Z", "2020-01-01T12:00+02:00", "2020-01-02T00:00Z"], r"row 3: .*\+02:00 comes after"),
+        (["2020-01-01", "2020-01-03", "2020-01-02", *TEN_DAYS, "Total"], "row 4: 2020-01-02 comes after 2020-01-03"),
+        (["Start", "2020-01-01", "2020-01-01", *TEN_DAYS], "row 4: 2020-01-01 is in row 3 already"),
+        (["01/02/2020", "01/01/2020", "13/02/2020"], "row 3: 01/01/2020 comes after 01/02/2020"),
+        (["01/02/2020", "01/01/2020", "01/13/2020"], "row 3: 01/01/2020 comes after 01/02/2020"),
+        (["31.12.2020", "1.1.2020"], "runs from 31.12.2020 back to 1.1.2020"),
+        (["31.12.2020 9:00", "31.12.2020 10:00", "31.12.2020 9:30", "31.12.2020 11:00"], "row 4: .* 9:30 comes after"),
+        (["2020-10-25T02:00", "2020-10-25T00:30", "2020-10-26T00:00"], "row 3: .* comes after"),  # more than an hour
+        (["2020-10-25T02:00Z", "2020-10-25T02:00Z", "2020-10-26T00:00Z"], "row 3: .* is in row 2"),  # no summer time
+        (["2020-10-25", "2020-10-25", "2020-10-26"], "row 3: .* is in row 2"),
         (["2020-01-02 00:00", "2020-01-01 23:00"], "runs from 2020-01-02 00:00 back to 2020-01-01 23:00: sort it"),
     ],
 )
@@ -310,6 +369,11 @@ def test_dates_that_are_shuffled_or_repeated_are_noticed(tmp_path: Path, labels:
         ["2020-01-01", "2020-01-05", "2021-12-31"],
         ["2020-01-01 00:00", "2020-01-01 06:30", "2020-01-03 00:00"],
         ["2020-10-25T02:00+02:00", "2020-10-25T02:00+01:00"],  # the hour that the end of summer time repeats
+        ["2020-10-25 02:00", "2020-10-25 02:30", "2020-10-25 02:00", "2020-10-25 02:30"],  # without a zone
+        ["25.10.2020 02:00", "25.10.2020 02:00", "25.10.2020 03:00"],
+        ["01/02/2020", "02/01/2020", "01/03/2020"],  # the first of February, or the second of January?
+        ["2020-01-05", "Total", "2020-01-01"],  # too few of them
+        ["13/01/2020", "01/13/2020", "01/01/2020"],  # neither reading fits
         ["2020-13-01", "2020-12-01"],  # no dates
         ["b", "a", "b"],
     ],

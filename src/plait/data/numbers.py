@@ -1,14 +1,14 @@
-"""The cells of a table: numbers, what is nearly one, and moments of time."""
+"""The cells of a table: numbers, and what is nearly one."""
 
 import math
 import re
 import unicodedata
-from datetime import UTC, datetime
+from collections.abc import Iterable
 
 CURRENCIES = "$€£¥₹"
 THOUSANDS = re.compile(r"([+-]?\d{1,3}(?P<by>[ ,.'_\u00a0\u202f])\d{3}(?:(?P=by)\d{3})*)(?:(?!(?P=by))[.,](\d+))?")
 DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
-MOMENT = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:.*)?)?")
+TWO_READINGS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)
 
 
 def number(text: str, decimal: str = ".") -> float | None:
@@ -44,12 +44,9 @@ def oddity(text: str) -> tuple[str, str] | None:
     return (" and ".join(found), rest) if found and value is not None and math.isfinite(value) else None
 
 
-def moment(label: str) -> datetime | None:
-    """Of a month (1960-12), a day (1960-12-31) or a time of it (1960-12-31 12:00, or with a T); None for others."""
-    if not MOMENT.fullmatch(label):
+def two_readings(cells: Iterable[str]) -> tuple[str, str, str] | None:
+    """The first cell with a comma, and what it may mean, if no cell tells: 1,234 may be 1.234, or 1234."""
+    with_comma = [cell for cell in cells if "," in cell]
+    if not with_comma or not all(map(TWO_READINGS.fullmatch, with_comma)):
         return None
-    try:
-        found = datetime.fromisoformat(label + "-01" if len(label) == 7 else label)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return with_comma[0], with_comma[0].replace(",", "."), with_comma[0].replace(",", "")

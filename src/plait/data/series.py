@@ -5,10 +5,8 @@ import hashlib
 import io
 import math
 import re
-from calendar import monthrange
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -17,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlaitError, unknown
+from .dates import check_order, dates_ahead, moment
 from .files import contents, decoded, reading
-from .numbers import moment, number, oddity
+from .numbers import number, oddity, two_readings
 
 Values = NDArray[np.float64]
 Rows = list[tuple[int, list[str]]]  # each with its number in the file
 EXPECTED = "expected a CSV file with a column of numbers"
 LARGEST = 1e150  # of a value, so that its square is a number, too
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes fifty times the memory of a number
-DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
         raise unknown("--missing", missing, ("error", "interpolate"))
     rows, delimiter = table(text, name)
     decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
-    has_header = all(number(cell, decimal) is None and oddity(cell) is None for cell in rows[0][1])
+    has_header = is_header(rows, decimal)
     header = rows[0][1] if has_header else [str(k + 1) for k in range(len(rows[0][1]))]
     rows = rows[1:] if has_header else rows
     if not rows:
@@ -97,16 +95,31 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
     return Series(name, values, labels, header[index])
 
 
+def is_header(rows: Rows, decimal: str) -> bool:
+    """Whether the first row names the columns. A name may be nearly a number (5%, 95%), if another one is a word, and
+    nothing like it is below.
+    """
+    first = rows[0][1]
+    if any(number(cell, decimal) is not None for cell in first):
+        return False
+    odd = [k for k, cell in enumerate(first) if oddity(cell)]
+    if any(k < len(row) and oddity(row[k]) for _, row in rows[1:] for k in odd):
+        return False
+    return not odd or any(cell and not moment(cell) for k, cell in enumerate(first) if k not in odd)
+
+
 def table(text: str, name: str) -> tuple[Rows, str]:
     """The rows, without comments and blank ends; and what divides their cells."""
     lines = (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
     first = next(lines, "")
     delimiter = next((d for d in "\t;" if d in first), ",")
-    if told := re.fullmatch(r"\"?sep=(.)\"?", first.strip(), re.I):  # Excel's way to say it
+    if told := re.fullmatch(r" *\"?sep=([^\"\w\r ])\"? *", first, re.I):  # Excel's way to say it
         delimiter = told[1]
         text = text.replace(first, "#", 1)
-    elif "|" in first and delimiter == "," and "," not in first:
-        raise PlaitError(f"{name} has | between its cells: put commas, semicolons or tabs there.")
+    elif delimiter == "," and "|" in first and all("|" in line for line in lines):
+        raise PlaitError(
+            f"{name} has | between its cells: put commas, semicolons or tabs there, or write sep=| in a line above all."
+        )
     if (cells := text.count(delimiter) + text.count("\n")) > MOST_CELLS:
         raise PlaitError(f"{name} has about {cells:,} cells: expected at most {MOST_CELLS:,}; cut out what you need.")
     stripped = ([cell.strip() for cell in row] or [""] for row in cells_of(text, name, delimiter))
@@ -173,6 +186,11 @@ def misfit(rows: Rows, k: int, numbers: int) -> str | None:
 
 def column_values(name: str, header: list[str], rows: Rows, index: int, missing: str, decimal: str) -> Values:
     where, values = f"column '{header[index]}'", [number(row[index], decimal) for _, row in rows]
+    cells = [(k, row[index]) for (k, row), value in zip(rows, values, strict=True) if value is not None]
+    if "," in decimal and (readings := two_readings([cell for _, cell in cells])):
+        cell, one, other = readings
+        k = next(k for k, found in cells if found == cell)
+        raise PlaitError(f"{name}, row {k}, {where}: '{cell}' may be {one} or {other}: write one of them, in all rows.")
     for (k, row), value in zip(rows, values, strict=True):
         if value is None and (odd := oddity(row[index])):
             raise PlaitError(f"{name}, row {k}, {where}: '{row[index]}' has {odd[0]}: write {odd[1]}.")
@@ -191,22 +209,6 @@ def column_values(name: str, header: list[str], rows: Rows, index: int, missing:
     return np.array(values, dtype=np.float64)
 
 
-def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
-    """If the rows are called by dates, the oldest comes first, and none comes twice. Gaps are fine."""
-    known = [(k, label, at) for k, label in zip(numbers, labels, strict=True) if (at := moment(label))]
-    if not known or known[0][1] != labels[0] or known[-1][1] != labels[-1]:
-        return
-    if known[0][2] > known[-1][2]:
-        raise PlaitError(f"{name} runs from {labels[0]} back to {labels[-1]}: sort it, the oldest row first.")
-    for (j, before, earlier), (k, label, later) in pairwise(known):
-        if earlier == later:
-            raise PlaitError(f"{name}, row {k}: {label} is in row {j} already: keep one row for each date.")
-        if earlier > later:
-            raise PlaitError(
-                f"{name}, row {k}: {label} comes after {before} in row {j}: sort it, the oldest row first."
-            )
-
-
 def interpolated(name: str, column: str, values: list[float | None]) -> list[float | None]:
     known = [(k, v) for k, v in enumerate(values) if v is not None and math.isfinite(v)]
     if not known:
@@ -218,31 +220,6 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
 def listed(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
-    """The labels that follow two months (1960-12) or two days (1960-12-31), in the same distance; None for others."""
-    if len(last_two) < 2 or not all(map(DATE.fullmatch, last_two)) or len({len(label) for label in last_two}) > 1:
-        return None
-    by_month = len(last_two[0]) == 7
-    try:
-        before, last = (date.fromisoformat(label + "-01" if by_month else label) for label in last_two)
-        ends = all(d.day == monthrange(d.year, d.month)[1] for d in (before, last))
-        months = (last.year - before.year) * 12 + last.month - before.month
-        if months and (ends or before.day == last.day):
-            dates = [month_after(last, months * (k + 1), ends) for k in range(steps)]
-        else:
-            dates = [last + (last - before) * (k + 1) for k in range(steps)]
-    except (ValueError, OverflowError):
-        return None
-    return [d.isoformat()[: 7 if by_month else 10] for d in dates]
-
-
-def month_after(day: date, months: int, ends: bool) -> date:
-    """The same day some months later, or the month's last."""
-    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
-    longest = monthrange(year, month + 1)[1]
-    return date(year, month + 1, longest if ends else min(day.day, longest))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""Dates that rows are called by: whether they are in order, and which ones follow."""
+
+import re
+from calendar import monthrange
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+
+from ..errors import PlaitError
+
+DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?", re.ASCII)
+MOMENT = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:.*)?)?", re.ASCII)
+BY_DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?", re.ASCII)
+NEARLY_ALL = 0.9  # of the labels: the others may be a sum, or a gap
+CHANGE_MONTHS = (3, 4, 5, 9, 10, 11)  # in which summer time ends, south and north
+CHANGE_HOURS = (23, 0, 1, 2, 3)
+
+
+def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
+    """If the rows are called by dates, the oldest comes first, and none comes twice. Gaps are fine."""
+    known = [(k, label, at) for k, label, at in zip(numbers, labels, moments(labels), strict=True) if at]
+    if not known:
+        return
+    (_, first, begin), (_, last, end) = known[0], known[-1]
+    if begin > end and not clocks_go_back(last, begin, end):
+        raise PlaitError(f"{name} runs from {first} back to {last}: sort it, the oldest row first.")
+    for (j, before, earlier), (k, label, later) in pairwise(known):
+        if earlier >= later and clocks_go_back(label, earlier, later):
+            continue
+        if earlier == later:
+            raise PlaitError(f"{name}, row {k}: {label} is in row {j} already: keep one row for each date.")
+        if earlier > later:
+            raise PlaitError(
+                f"{name}, row {k}: {label} comes after {before} in row {j}: sort it, the oldest row first."
+            )
+
+
+def clocks_go_back(label: str, earlier: datetime, later: datetime) -> bool:
+    """Whether it may be the hour that the end of summer time repeats: by night, in its months, without a time zone."""
+    local = ":" in label and not re.search("[Zz+-]", label.partition(":")[2])
+    season = later.month in CHANGE_MONTHS and later.hour in CHANGE_HOURS
+    return local and season and earlier - later <= timedelta(hours=1)
+
+
+def moments(labels: Sequence[str]) -> list[datetime | None]:
+    """Of each label, if nearly all are dates of one kind: 1960-12-31; or 31/12/1960, or 12/31/1960, where only one of
+    the two can be meant. Else none.
+    """
+    for kind in (iso, by_day):
+        found = kind(labels)
+        if sum(at is not None for at in found) >= NEARLY_ALL * len(labels):
+            return found
+    return [None] * len(labels)
+
+
+def iso(labels: Sequence[str]) -> list[datetime | None]:
+    return [moment(label) for label in labels]
+
+
+def moment(label: str) -> datetime | None:
+    """Of a month (1960-12), a day (1960-12-31) or a time of it (1960-12-31 12:00, or with a T); None for others."""
+    if not MOMENT.fullmatch(label):
+        return None
+    try:
+        found = datetime.fromisoformat(label + "-01" if len(label) == 7 else label)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def by_day(labels: Sequence[str]) -> list[datetime | None]:
+    """Days before months, or months before days, whichever fits all; none if both fit, or neither."""
+    matches = [BY_DAY.fullmatch(label) for label in labels]
+    readings = []
+    for day, month in ((1, 3), (3, 1)):
+        try:
+            readings.append([read(m, day, month) if m else None for m in matches])
+        except ValueError:  # there is no such day
+            continue
+    return readings[0] if len(readings) == 1 else [None] * len(labels)
+
+
+def read(m: re.Match[str], day: int, month: int) -> datetime:
+    return datetime(int(m[4]), int(m[month]), int(m[day]), *(int(m[k] or 0) for k in (5, 6, 7)), tzinfo=UTC)
+
+
+def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
+    """The labels that follow two months (1960-12) or two days (1960-12-31), in the same distance; None for others."""
+    if len(last_two) < 2 or not all(map(DATE.fullmatch, last_two)) or len({len(label) for label in last_two}) > 1:
+        return None
+    by_month = len(last_two[0]) == 7
+    try:
+        before, last = (date.fromisoformat(label + "-01" if by_month else label) for label in last_two)
+        ends = all(d.day == monthrange(d.year, d.month)[1] for d in (before, last))
+        months = (last.year - before.year) * 12 + last.month - before.month
+        if months and (ends or before.day == last.day):
+            dates = [month_after(last, months * (k + 1), ends) for k in range(steps)]
+        else:
+            dates = [last + (last - before) * (k + 1) for k in range(steps)]
+    except (ValueError, OverflowError):
+        return None
+    return [d.isoformat()[: 7 if by_month else 10] for d in dates]
+
+
+def month_after(day: date, months: int, ends: bool) -> date:
+    """The same day some months later, or the month's last."""
+    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
+    longest = monthrange(year, month + 1)[1]
+    return date(year, month + 1, longest if ends else min(day.day, longest))
