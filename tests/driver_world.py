@@ -51,10 +51,11 @@ TABLE = "day,sales\n" + "".join(f"2024-01-{d:02d},{10 + d % 7}\n" for d in range
 WIDE = "day,a,b\n" + "".join(f"{d},{d},$ 1\n" for d in range(40))
 
 
-def excel() -> bytes:
+def zipped(members: dict[str, str]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("xl/workbook.xml", "<xml/>")
+        for name, content in members.items():
+            archive.writestr(name, content)
     return file.getvalue()
 
 
@@ -85,7 +86,7 @@ CONTENTS: dict[str, bytes] = {
     "pipes": TABLE.replace(",", "|").encode(),
     "shuffled": b"d,v\n2020-01-02,1\n2020-01-01,2\n2020-01-03,3\n" * 20,
     "words": b"a,b\nx,y\n" * 30,
-    "excel": excel(),
+    "excel": zipped({"xl/workbook.xml": "<xml/>"}),
     "office": bytes.fromhex("D0CF11E0A1B11AE1") + bytes(99),
     "parquet": b"PAR1" + bytes(range(256)) + b"PAR1",
     "gzip": gzip.compress(TABLE.encode()),

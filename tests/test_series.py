@@ -1,18 +1,19 @@
 """Reading numbers from files that people have, and the scale on which a network learns them."""
 
+import bz2
 import gzip
-import io
+import lzma
 import os
 import re
 import socket
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from driver_world import zipped
 from plait import PlaitError
-from plait.data import series, text
+from plait.data import files, series, text
 from plait.data.series import Scale
 
 
@@ -414,9 +415,57 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: p
         file.truncate(2**40)  # which takes no room on the disk
     with pytest.raises(PlaitError, match=r"has 1,099,511,627,776 bytes: expected at most 268,435,456; cut out"):
         series.read(str(path))
+    assert files.contents(Path(write(tmp_path, "123")), "", 3) == b"123"
+    with pytest.raises(PlaitError, match=r"has 4 bytes: expected at most 3; cut out"):
+        files.contents(Path(write(tmp_path, "1234")), "", 3)
     monkeypatch.setattr(series, "MOST_CELLS", 6)
     with pytest.raises(PlaitError, match=r"has about 8 cells: expected at most 6; cut out"):
         series.read(write(tmp_path, "d,v\n" + "a,1\n" * 3))
+
+
+def test_a_file_that_does_not_say_its_size_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("/proc/self/status")
+    if not path.exists():
+        pytest.skip("there is no /proc/self/status")
+    assert path.stat().st_size == 0
+    assert files.contents(path, "", 10**6).startswith(b"Name:")
+    with pytest.raises(PlaitError, match="status has 101 bytes: expected at most 100"):
+        files.contents(path, "", 100)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(files, "regular", lambda path, expected: path)  # when that was asked, it was a file
+    for read in (series.read, text.read):
+        with pytest.raises(PlaitError, match="pipe is a pipe or a socket"):
+            read(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("PAR1", "PAR1,PAR2\n1,2\n3,4\n"),
+        ("PAR1", "PAR1,PAR2\n1,2\n3,4\nPAR1"),
+        ("BZh", "BZh9,x\n1,2\n3,4\n"),
+        ("ARROW1", "ARROW1,x\n1,2\n3,ARROW1"),
+        ("%PDF-", "%PDF-files,x\n1,2\n"),
+    ],
+)
+def test_a_text_may_begin_as_other_files_do(tmp_path: Path, name: str, content: str) -> None:
+    assert files.decoded(content.encode(), "it") == content
+    assert content.startswith(name)
+
+
+def test_a_zip_is_known_by_the_names_in_it(tmp_path: Path) -> None:
+    for content in (zipped({"about xl/": "of xl/ and word/"}), zipped({"xl/a": "b"})[:-9], b"PK\x03\x04xl/"):
+        with pytest.raises(PlaitError, match=" is a zip: extract it"):
+            files.decoded(content, "it")
+
+
+def test_a_zero_byte_is_not_another_coding() -> None:
+    with pytest.raises(PlaitError) as e:
+        files.decoded(b"a\nb\0c", "it")
+    assert str(e.value) == "it has byte 0x00 in line 2: it is not text; expected text in UTF-8."
 
 
 def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
@@ -429,31 +478,22 @@ def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
             assert re.search("convert it|export it|extract it", str(e.value)), name
 
 
-def excel() -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("[Content_Types].xml", "<xml/>")
-        archive.writestr("xl/workbook.xml", "<xml/>")
-    return file.getvalue()
-
-
-def a_zip() -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("data.csv", "d,v\na,1\n")
-    return file.getvalue()
-
-
 TABLE = "d,v\na,1\nb,2\n" * 9
 NOT_TEXT = {
     "text in UTF-16": TABLE.encode("utf-16"),
     "text in UTF-16 without a mark": TABLE.encode("utf-16-be"),
     "text in UTF-32": TABLE.encode("utf-32"),
-    "an Excel file": excel(),
+    "an Excel file": zipped({"[Content_Types].xml": "<xml/>", "xl/workbook.xml": "<xml/>"}),
+    "a Word file": zipped({"word/document.xml": "<xml/>"}),
+    "an OpenDocument file": zipped({"mimetype": "x", "content.xml": "<xml/>"}),
     "an old Excel (or other Office) file": bytes.fromhex("D0CF11E0A1B11AE1") + bytes(504),
     "a parquet file": b"PAR1\x15\x04\x15" + bytes(99) + b"PAR1",
+    "a feather file": b"ARROW1\0\0" + bytes(99) + b"ARROW1",
+    "a bzip2": bz2.compress(TABLE.encode()),
+    "an xz": lzma.compress(TABLE.encode()),
+    "a zstd": b"\x28\xb5\x2f\xfd" + bytes(9),
     "a gzip": gzip.compress(TABLE.encode()),
-    "a zip": a_zip(),
+    "a zip": zipped({"data.csv": "d,v\na,1\n"}),
     "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
     "an SQLite database": b"SQLite format 3\0" + bytes(84),
 }

@@ -81,7 +81,8 @@ def by_day(labels: Sequence[str]) -> list[datetime | None]:
 
 
 def read(m: re.Match[str], day: int, month: int) -> datetime:
-    return datetime(int(m[4]), int(m[month]), int(m[day]), *(int(m[k] or 0) for k in (5, 6, 7)), tzinfo=UTC)
+    hour, minute, second = (int(m[k] or 0) for k in (5, 6, 7))
+    return datetime(int(m[4]), int(m[month]), int(m[day]), hour, minute, second, tzinfo=UTC)
 
 
 def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:

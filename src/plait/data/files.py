@@ -1,36 +1,45 @@
 """Files that are given as data: which may be read at all, and what their bytes are if they are not text."""
 
+import lzma
+import os
+import re
 import stat
+import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, BytesIO
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from ..errors import PlaitError
 
-ICONV = "expected text in UTF-8; convert it: iconv -f {} -t utf-8"
+UTF8 = "expected text in UTF-8"
+ICONV = UTF8 + "; convert it: iconv -f {} -t utf-8"
 EXPORT = "export it as text in UTF-8, such as CSV"
 EXTRACT = "extract it, and give the file that is in it"
-KINDS = (  # how a file begins, what it is, and what to do
+KINDS = (  # what a file is like, what it is, and what to do; where letters alone would do, a text may begin so, too
     (BOM_UTF32_LE, "text in UTF-32", ICONV.format("utf-32")),
     (BOM_UTF32_BE, "text in UTF-32", ICONV.format("utf-32")),
     (BOM_UTF16_LE, "text in UTF-16", ICONV.format("utf-16")),
     (BOM_UTF16_BE, "text in UTF-16", ICONV.format("utf-16")),
-    (bytes.fromhex("D0CF11E0A1B11AE1"), "an old Excel (or other Office) file", EXPORT),
-    (b"PAR1", "a parquet file", EXPORT),
-    (b"SQLite format 3\0", "an SQLite database", EXPORT),
-    (b"%PDF-", "a PDF", EXPORT),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", EXPORT),
-    (b"ARROW1", "a feather file", EXPORT),
-    (b"\x93NUMPY", "a file of NumPy arrays", EXPORT),
-    (b"\x1f\x8b", "a gzip", EXTRACT),
-    (b"BZh", "a bzip2", EXTRACT),
-    (b"\xfd7zXZ\0", "an xz", EXTRACT),
-    (b"\x28\xb5\x2f\xfd", "a zstd", EXTRACT),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z", EXTRACT),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel (or other Office) file", EXPORT),
+    (rb"PAR1(?=[^\0]*\0).*PAR1\Z", "a parquet file", EXPORT),
+    (rb"SQLite format 3\0", "an SQLite database", EXPORT),
+    (rb"%PDF-\d\.\d", "a PDF", EXPORT),
+    (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", EXPORT),
+    (rb"ARROW1\0.*ARROW1\Z", "a feather file", EXPORT),
+    (rb"\x93NUMPY", "a file of NumPy arrays", EXPORT),
+    (rb"\x1f\x8b", "a gzip", EXTRACT),
+    (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "a bzip2", EXTRACT),
+    (rb"\xfd7zXZ\0", "an xz", EXTRACT),
+    (rb"\x28\xb5\x2f\xfd", "a zstd", EXTRACT),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z", EXTRACT),
 )
+A_ZIP = ("a zip", EXTRACT)
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-OFFICE = ((b"xl/", "an Excel file"), (b"word/", "a Word file"), (b"content.xml", "an OpenDocument file"))  # zips, too
+OFFICE = (("xl/", "an Excel file"), ("word/", "a Word file"), ("content.xml", "an OpenDocument file"))  # zips, too
+DAMAGE = (BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)  # of a zip
 SAMPLE = 4096  # bytes that are looked at for UTF-16 without a mark
 
 
@@ -47,22 +56,44 @@ def reading(path: str, expected: str) -> Iterator[None]:
 
 def regular(path: Path, expected: str) -> Path:
     """The path, if it leads to a file that has an end."""
-    mode = path.stat().st_mode
+    check_mode(path.stat().st_mode, path, expected)
+    return path
+
+
+def check_mode(mode: int, path: Path, expected: str) -> None:
     if stat.S_ISDIR(mode):
         raise PlaitError(f"{path} is a directory: {expected}.")
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise PlaitError(f"{path} is a device: {expected}.")
     if not stat.S_ISREG(mode):
         raise PlaitError(f"{path} is a pipe or a socket: {expected}; save what comes out of it to a file first.")
-    return path
+
+
+@contextmanager
+def opened(path: Path, expected: str) -> Iterator[BufferedReader]:
+    """A regular file, to be read; what has taken its place meanwhile is not waited for."""
+
+    def without_waiting(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+    with open(regular(path, expected), "rb", opener=without_waiting) as file:
+        check_mode(os.fstat(file.fileno()).st_mode, path, expected)
+        yield file
 
 
 def contents(path: Path, expected: str, most: int) -> bytes:
     """All of a regular file, unless it is larger than that many bytes."""
-    found = regular(path, expected).stat().st_size
+    with opened(path, expected) as file:
+        found = os.fstat(file.fileno()).st_size
+        content = b""
+        if found <= most:
+            content = file.read(found + 1) or b""  # None, if there is nothing yet: some files of /proc wait
+            if len(content) > found:  # it grows; or it is one that the system makes up, which says 0
+                content += file.read(most + 1 - len(content)) or b""
+            found = len(content)
     if found > most:
         raise PlaitError(f"{path} has {found:,} bytes: expected at most {most:,}; cut out the part that you need.")
-    return path.read_bytes()
+    return content
 
 
 def decoded(content: bytes, where: str | Path) -> str:
@@ -77,17 +108,22 @@ def decoded(content: bytes, where: str | Path) -> str:
         at = e.start
     if at >= 0:
         found = f"byte 0x{content[at]:02x} in line {1 + content[:at].count(10)}"
-        raise PlaitError(f"{where} has {found}: {ICONV.format('latin1')}.")
+        todo = ICONV.format("latin1") if content[at] else f"it is not text; {UTF8}"
+        raise PlaitError(f"{where} has {found}: {todo}.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def recognised(content: bytes) -> tuple[str, str] | None:
     """What the bytes are, and what to do with them, if they are of a kind that people take for text."""
-    for start, kind, todo in KINDS:
-        if content.startswith(start):
+    for like, kind, todo in KINDS:
+        if re.match(like, content, re.DOTALL):
             return kind, todo
     if content.startswith(ZIP):
-        return next(((kind, EXPORT) for name, kind in OFFICE if name in content), ("a zip", EXTRACT))
+        try:
+            names = ZipFile(BytesIO(content)).namelist()
+        except DAMAGE:
+            names = []
+        return next(((kind, EXPORT) for start, kind in OFFICE if any(n.startswith(start) for n in names)), A_ZIP)
     low, high = content[:SAMPLE:2], content[1:SAMPLE:2]
     for zeros, others, coding in ((high, low, "utf-16le"), (low, high, "utf-16be")):
         if high and zeros.count(0) > 0.7 * len(zeros) and not others.count(0):  # letters that have a 0 beside each

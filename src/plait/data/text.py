@@ -1,9 +1,7 @@
 """Text: the parts of a corpus from a file, a folder or a zip, and the numbers of its words or characters."""
 
-import lzma
 import os
 import re
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,14 +10,14 @@ from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path, PurePosixPath
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import PlaitError, at_least, unknown
-from .files import contents, decoded, reading, regular
+from .files import DAMAGE, contents, decoded, opened, reading
 
 EOS, UNK = "<eos>", "<unk>"
 ENDS = {"word": EOS, "char": "\n"}  # the token that ends a line, by level
@@ -31,7 +29,6 @@ LIMIT = 4 * 2**30  # bytes of text in a file, or in a zip
 CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
 FEWEST = 20  # pieces of a text that is to be cut, so that a twentieth of it is one
 PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # lines, words, characters: where one begins that is not blank
-DAMAGE = (BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def from_folder(folder: Path) -> dict[str, str]:
 
 def from_zip(path: Path) -> dict[str, str]:
     """The parts in a zip; nothing is extracted to the disk."""
-    with regular(path, EXPECTED).open("rb") as file:
+    with opened(path, EXPECTED) as file:
         try:
             archive = ZipFile(file)
             for name in archive.namelist():
