@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+
+from plait.training.files import read_plain
+from plait.training.run import config_file, sha256
+from plait.training.tensors import packed, unpacked
 
 NUMBERS = [
     "0",
@@ -197,19 +200,40 @@ def without(*names: str) -> Damage:
     return damage
 
 
-def tokens(**changes: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
-    """With its own header, whatever is in it."""
+def tensors(
+    file: str, change: Callable[[torch.Tensor], torch.Tensor | None], *starts: str, text: dict[str, Any] | None = None
+) -> Damage:
+    """Some of its tensors, or all of them, otherwise (None: gone), and some of its text; with a checksum that fits."""
 
     def damage(run: Path) -> None:
-        path = run / "tokens.safetensors"
-        old = path.read_bytes()
-        header = json.loads(old[8 : 8 + int.from_bytes(old[:8], "little")])
-        found = load(old)
-        for name, change in changes.items():
-            found[name.replace("_", ".")] = change(found[name.replace("_", ".")]).contiguous()
-        path.write_bytes(save(found, header.get("__metadata__")))
+        path = run / f"{file}.safetensors"
+        found, about = unpacked(path)
+        changed = {name: change(t) if name.startswith(starts or ("",)) else t for name, t in found.items()}
+        path.write_bytes(packed({name: t for name, t in changed.items() if t is not None}, {**about, **(text or {})}))
 
     return damage
+
+
+def about(file: str, text: Any) -> Damage:
+    """Another text; with a checksum that fits."""
+    return lambda run: (run / f"{file}.safetensors").write_bytes(packed(unpacked(run / f"{file}.safetensors")[0], text))
+
+
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def sealed(damage: Damage) -> Damage:
+    """The same, and the run's checksums fit: what is behind them must hold by itself."""
+
+    def both(run: Path) -> None:
+        damage(run)
+        found = json.loads((run / "config.json").read_text())
+        if isinstance(found.get("data"), dict):
+            found["data"] = {name: sha256(read_plain(run / name)) for name in found["data"]}
+        (run / "config.json").write_bytes(config_file(found))
+
+    return both
 
 
 NESTED = b"[" * 100_000
@@ -227,18 +251,93 @@ BROKEN = [
     b"1e999",
     b"[" + b"9" * 5000 + b"]",
 ]
-DAMAGES: dict[str, Damage] = {
-    "whole": lambda run: None,
-    **{f"config {text[:9]!r}": content("config.json", text) for text in BROKEN},
+SEALED: dict[str, Damage] = {
     **{f"task {v!r}": config(task=v) for v in ([], {}, None, 5, "nope", ["forecast"], "")},
     **{f"settings {v!r}": config(settings=v) for v in ([], "x", None, 5, {}, {"wings": 2})},
     **{f"threads {v!r}": config(threads=v) for v in ("two", None, -1, 10**9, [], 1.5, True)},
     **{f"hidden {v!r}": config(hidden=v) for v in ("4", 2**63, -1, True, None, [], 1e300, 5)},
     **{f"epochs {v!r}": config(epochs=v) for v in ("4", 2**63, None, [])},
+    **{f"data of the run {v!r}": config(data=v) for v in ([], {}, None, 5)},
     "nested setting": config(cell=[[[]]]),
+    "layers 2": config(layers=2),
+    "cell rnn": config(cell="rnn"),
     "no threads": without("threads"),
     "no settings": without("settings"),
     "no task": without("task"),
+    **{f"vocabulary {text[:9]!r}": content("vocabulary.json", text) for text in BROKEN},
+    "vocabulary of numbers": content("vocabulary.json", b'{"level": "word", "words": [1, 2]}'),
+    "vocabulary twice": content("vocabulary.json", b'{"level": "word", "words": ["a", "a", "<unk>", "<eos>"]}'),
+    "vocabulary short": content("vocabulary.json", b'{"level": "word", "words": ["<unk>", "<eos>"]}'),
+    "vocabulary of letters": content("vocabulary.json", b'{"level": "char", "words": ["a", "<unk>", "\\n"]}'),
+    "vocabulary of lists": content("vocabulary.json", b'{"level": [], "words": ["a", "<unk>", "<eos>"]}'),
+    "tokens 2-D": tensors("tokens", lambda t: t.reshape(1, -1), "train.ids"),
+    "tokens empty": tensors("tokens", lambda t: t[:0]),
+    "tokens negative": tensors("tokens", lambda t: -1 - t, "train.ids", "test.ids"),
+    "tokens out of range": tensors("tokens", lambda t: t + 2**30, "valid.ids"),
+    "tokens float": tensors("tokens", lambda t: t.float(), "test.ids"),
+    "tokens gone": tensors("tokens", lambda t: None, "train"),
+    "tokens all gone": tensors("tokens", lambda t: None),
+    **{f"tokens with {v!r}": about("tokens", v) for v in ([], 5, {})},
+    **{f"tokens with {v!r} unknown": tensors("tokens", same, text={"valid": v}) for v in (-1, "x", None, 10**9, 1.5)},
+    "starts wrong": tensors("tokens", lambda t: t.flip(0), "train.starts"),
+    "starts far": tensors("tokens", lambda t: t * 1000, "test.starts"),
+    "starts float": tensors("tokens", lambda t: t.double(), "train.starts"),
+    "starts none": tensors("tokens", lambda t: t[:0], "valid.starts"),
+    **{
+        f"series {name}": content("series.csv", CONTENTS[name])
+        for name in (
+            "empty",
+            "byte",
+            "nuls",
+            "utf16",
+            "huge",
+            "quote",
+            "words",
+            "same",
+            "zeros",
+            "row",
+            "steps",
+            "square",
+        )
+    },
+    "series short": content("series.csv", b"label,v\na,1\n"),
+    "series negative": content("series.csv", b"label,v\n" + b"a,-1\nb,2\n" * 72),
+    **{
+        f"{file}.safetensors {what}": damage
+        for file in ("model", "state")
+        for what, damage in {
+            "nan": tensors(file, lambda t: t * float("nan") if t.is_floating_point() else t),
+            "short": tensors(file, lambda t: t[:1] if t.dim() else t),
+            "2-D": tensors(file, lambda t: t[None]),
+            "float64": tensors(file, lambda t: t.double()),
+            "none": tensors(file, lambda t: t.flatten()[:0]),
+            "gone": tensors(file, lambda t: None),
+            **{f"with {v!r}": about(file, v) for v in ([], 5, {})},
+        }.items()
+    },
+    **{
+        f"state.safetensors, its {part} {what}": tensors("state", change, part)
+        for part in ("carried", "optimizer", "random")
+        for what, change in {
+            "short": lambda t: t[:1] if t.dim() else t,
+            "2-D": lambda t: t[None],
+            "float64": lambda t: t.double(),
+            "gone": lambda t: None,
+        }.items()
+    },
+    **{
+        f"state.safetensors, its {part} {v!r}": tensors("state", same, text={part: v})
+        for part in ("belongs_to", "progress", "groups", "schedule", "random")
+        for v in ([], {}, None, 5, [1, 2])
+    },
+}
+DAMAGES: dict[str, Damage] = {
+    "whole": lambda run: None,
+    **{f"{name}, sealed": sealed(damage) for name, damage in SEALED.items()},
+    **{f"config {text[:9]!r}": content("config.json", text) for text in BROKEN},
+    "hidden 5": config(hidden=5),
+    "threads 'two'": config(threads="two"),
+    "no settings": without("settings"),
     **{
         f"{name} {what}": damage
         for name in ("model.safetensors", "state.safetensors", "tokens.safetensors")
@@ -262,21 +361,10 @@ DAMAGES: dict[str, Damage] = {
         f"config {what}": instead("config.json", SPECIAL[what])
         for what in ("fifo", "folder", "dangling", "loop", "device")
     },
-    **{f"vocabulary {text[:9]!r}": content("vocabulary.json", text) for text in BROKEN},
-    "vocabulary of numbers": content("vocabulary.json", b'{"level": "word", "words": [1, 2]}'),
-    "vocabulary twice": content("vocabulary.json", b'{"level": "word", "words": ["a", "a", "<unk>", "<eos>"]}'),
-    "vocabulary short": content("vocabulary.json", b'{"level": "word", "words": ["<unk>", "<eos>"]}'),
+    "vocabulary twice": SEALED["vocabulary twice"],
     "vocabulary fifo": instead("vocabulary.json", os.mkfifo),
-    "tokens 2-D": tokens(train_ids=lambda t: t.reshape(1, -1), valid_ids=lambda t: t.reshape(1, -1)),
-    "tokens empty": tokens(train_ids=lambda t: t[:0], valid_ids=lambda t: t[:0], test_ids=lambda t: t[:0]),
-    "tokens negative": tokens(train_ids=lambda t: -1 - t, test_ids=lambda t: -1 - t),
-    "tokens out of range": tokens(valid_ids=lambda t: t + 10_000, test_ids=lambda t: t + 2**30),
-    "tokens float": tokens(train_ids=lambda t: t.float(), test_ids=lambda t: t.float() + 0.5),
-    "starts wrong": tokens(train_starts=lambda t: t.flip(0), test_starts=lambda t: t * 1000),
-    **{
-        f"series {name}": content("series.csv", CONTENTS[name])
-        for name in ("empty", "nuls", "utf16", "huge", "quote", "words")
-    },
+    "tokens negative": SEALED["tokens negative"],
+    "series huge": SEALED["series huge"],
     "series fifo": instead("series.csv", os.mkfifo),
     "history broken": content("history.json", b"{"),
     "history folder": instead("history.json", lambda path: path.mkdir()),

@@ -316,9 +316,14 @@ NASTIEST = [  # a command line, and the file or the damage that it needs
     ("generate run --temperature 1e-300", "language whole"),
     ("generate run --length 9223372036854775807", "language whole"),
     ("evaluate run", "forecast config b'{'"),
-    ("evaluate run", "forecast hidden 9223372036854775808"),
+    ("evaluate run", "forecast hidden 9223372036854775808, sealed"),
     ("evaluate run", "forecast model.safetensors half"),
     ("evaluate run", "language vocabulary twice"),
+    ("evaluate run", "language vocabulary twice, sealed"),
+    ("evaluate run", "language tokens negative, sealed"),
+    ("generate run --length 3", "language model.safetensors nan, sealed"),
+    ("evaluate run", "forecast threads 'two', sealed"),
+    ("evaluate run", "forecast model.safetensors short, sealed"),
     ("equations implicit_gru --dt 1e308", None),
     ("bench layers --shapes 99999,99999,99999,99999,9", None),
     ("bench loop --repeats 9223372036854775808", None),
@@ -339,4 +344,5 @@ def test_the_nastiest_command_lines(tmp_path: Path, world) -> None:
         cases.append(Case(line.split(), folder))
     counts, wrong = tried(cases, [server])
     assert not wrong, "\n".join(wrong)
+    assert counts.total() == len(NASTIEST)
     assert all(what.endswith("ends with 2") for what in counts)

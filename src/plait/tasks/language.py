@@ -317,6 +317,8 @@ class Language(NamedTask):
                 new, state = new[last:], None
             h, state = self.model(new.unsqueeze(1), Rows(new, None, 1), state)
             logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
+            if not logits.isfinite().all():
+                raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
             logits[self.vocabulary.index[UNK]] = -math.inf
             new = pick(logits, temperature, top, generator)
             written.append(int(new))
