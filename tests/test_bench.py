@@ -468,6 +468,7 @@ def test_bench_language(plait, book: str) -> None:
         (("language",), "language needs a text"),
         (("ragged", "--data", "book.txt", "--batch", "1000"), "expected at least a batch, 1000"),
         (("bucketing", "--data", "book.txt", "--layers", "two"), "layers 'two'"),
+        (("bucketing", "--data", "book.txt", "--layers", "1001"), "layers '1001': expected numbers from 1 to 1000"),
         (("bucketing", "--data", "book.txt", "--picture", "b.jpg"), "--picture b.jpg"),
         (("bucketing", "--data", "book.txt", "--sentences", "3"), "sentences 3"),
         (("language", "--data", "book.txt", "--cell", "implicit_gru"), "cell 'implicit_gru' is not known"),

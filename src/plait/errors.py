@@ -16,11 +16,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
     return PlaitError(f"{kind} '{name}' is not known: {hint}Expected one of {', '.join(known[:20])}{more}.")
 
 
-def at_least(name: str, value: float, least: float) -> None:
-    if not least <= value < float("inf"):  # also refuses NaN
-        raise PlaitError(f"{name} {value}: must be at least {least}" + (", and finite." if value > least else "."))
-
-
 def between(name: str, value: float, least: float, most: float) -> None:
     """Every number that a user gives has a least and a most: beyond them, something would overflow or never end."""
     if not least <= value <= most:  # also refuses NaN

@@ -142,7 +142,7 @@ def measure(
     between("batch", batch, 1, 10**6)
     between("sentences", sentences, batch, 10**9)
     depths = layers.split(",")
-    if not all(re.fullmatch("[1-9][0-9]{0,3}", depth) for depth in depths):
+    if not all(re.fullmatch("[1-9][0-9]{0,2}|1000", depth) for depth in depths):
         raise PlaitError(f"layers '{layers}': expected numbers from 1 to 1000, such as 8,2.")
     place = check_picture(picture) if picture else None
     network: dict[str, Any] = {

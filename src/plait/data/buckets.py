@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError, between
 from ..ragged import Whole
 
 Boundaries = tuple[int, ...]
 Lengths = Sequence[int] | NDArray[Any] | Tensor
 
 LONGEST = 2**31 - 1  # so that no number of slots comes near the end of int64
+MOST = 2**64 - 1  # of a batch, an epoch, a seed: as large as torch takes one
 BOUNDARIES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)
 OPTIMAL = re.compile(r"optimal:(\d{1,10})", re.ASCII)
 POOL = re.compile(r"pool:(\d{1,10})", re.ASCII)
@@ -177,7 +178,7 @@ def is_whole(value: object) -> bool:
 def at_least_whole(name: str, value: int, least: int) -> None:
     if not is_whole(value):
         raise PlaitError(f"{name} {value!r}: must be a whole number of at least {least}.")
-    at_least(name, value, least)
+    between(name, value, least, MOST)
 
 
 def listed(numbers: Whole) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from ..errors import PlaitError, at_least
+from ..errors import PlaitError
 from .buckets import LONGEST, Boundaries, Lengths, at_least_whole, bucket_of, static, whole
 
 ABOVE = LONGEST + 1  # a place value: sorted by one number first, and by the length within it
@@ -58,7 +58,7 @@ class Sampler(data.Sampler[list[int]]):
         self.sort_by: Tensor | None = None  # (size,): `together` sequences at a time
         if isinstance(lengths, int | np.integer):
             self.size = self.together = int(lengths)
-            at_least("number of training sequences", self.size, 1)
+            at_least_whole("number of training sequences", self.size, 1)
             if boundaries is not None or pool is not None:
                 name = "pool" if boundaries is None else "boundaries"
                 raise PlaitError(f"{name} with {lengths} sequences of no known length: give one length for each.")

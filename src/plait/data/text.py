@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import PlaitError, at_least, unknown
+from ..errors import PlaitError, between, unknown
 from .files import DAMAGE, contents, decoded, opened, reading
 
 EOS, UNK = "<eos>", "<unk>"
@@ -198,7 +198,7 @@ class Vocabulary:
     @classmethod
     def build(cls, text: str, level: str, min_count: int = 1) -> "Vocabulary":
         """The tokens that are in the training text at least min_count times, by their count and the alphabet."""
-        at_least("min_count", min_count, 1)
+        between("min_count", min_count, 1, 10**9)
         kept = {UNK, end_of(level)}
         counts = Counter(ended(text) if level == "char" else (word for line in sentences(text) for word in line))
         if counts.total() - counts[end_of(level)] < 2:
