@@ -390,6 +390,7 @@ def test_the_ops_of_a_fitting_call_run(back) -> None:
         ("x", lambda x: x[:, :1], r"input of shape \(4, 1, 3\): expected 8 rows of 3"),
         ("x", lambda x: x.double(), r"weight w_ih is .* expected \(20, 3\) in torch.float64"),
         ("tensors", lambda ts: [ts[0], ts[1][:, :2], *ts[2:]], r"weight w_hh is \(20, 2\)"),
+        ("tensors", lambda ts: [t[:-1] for t in ts], r"weight w_ih is \(19, 3\) .* expected \(16, 3\)"),
         ("kept", lambda ts: [ts[0][:-1]], r"what was kept is \(\d+,\) .* expected \(\d+,\)"),
         ("kept", lambda ts: [ts[0].double()], r"what was kept is .*float64"),
         ("kept", lambda ts: [], r"0 and 2 tensors: expected 1 and 2"),

@@ -6,6 +6,7 @@ import io
 import pickle
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -209,7 +210,7 @@ def test_sizes_of_a_packing_that_cannot_be(engine: str, sizes: list[int], rows: 
 
 
 def test_sizes_that_are_no_whole_numbers() -> None:
-    for sizes in (torch.tensor([2.0, 1.0]), torch.tensor([[2, 1]])):
+    for sizes in (torch.tensor([2.0, 1.0]), torch.tensor([2 + 0j]), torch.tensor([[2, 1]])):
         with pytest.raises(PlaitError, match="expected one whole number for each step"):
             engines.Layout.ragged(sizes)
 
@@ -224,6 +225,12 @@ def test_sizes_of_a_packing_are_looked_at_in_compiled_code_too(sizes, rows: int,
         torch.ops.plait.layer(
             torch.randn(rows, 3), tensors, torch.tensor(sizes), sizes[0], "gru", "fused", 1, True, False
         )
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda n: np.array(n, np.int32)])
+def test_lengths_of_any_kind(kind) -> None:
+    layer, x = plait.GRU(3, 4), torch.randn(5, 2, 3)
+    assert torch.equal(layer(x, lengths=kind([2, 5]))[0], layer(x, lengths=[2, 5])[0])
 
 
 def test_lengths_want_a_batch_and_no_packing() -> None:

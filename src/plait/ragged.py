@@ -55,7 +55,8 @@ class Live:
 def check_lengths(given: Tensor | Sequence[int], T: int, B: int) -> Whole:
     """The lengths, or the sentence that says which one is wrong."""
     try:
-        lengths = given if isinstance(given, Tensor) else torch.as_tensor(given or np.zeros(0, np.int64), device="cpu")
+        numbers = given if len(given) else np.zeros(0, np.int64)
+        lengths = given if isinstance(given, Tensor) else torch.as_tensor(numbers, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise PlaitError(f"lengths {given!r}: expected whole numbers, one for each sequence of the batch.") from None
     if lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:

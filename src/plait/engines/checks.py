@@ -25,7 +25,7 @@ def check(
     H, D, B = GH // form.G, len(weights), layout.B
     P = weights[0].w_hh.shape[1] if form.projected else H
     layout.check_rows(x, I)
-    expected = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
+    expected = ((form.G * H, I), (GH, P), (GH,), (GH,), (P, H))
     for w in weights:
         for k, t in enumerate(w):
             if t is not None and (t.shape != expected[k] or t.dtype != x.dtype or not t.is_cpu):

@@ -87,7 +87,8 @@ class Layout:
 
 
 def checked(batch_sizes: Tensor) -> list[int]:
-    if batch_sizes.dim() != 1 or batch_sizes.dtype.is_floating_point or not len(batch_sizes):
+    is_whole = not (batch_sizes.dtype.is_floating_point or batch_sizes.dtype.is_complex)
+    if batch_sizes.dim() != 1 or not is_whole or not len(batch_sizes):
         kind = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
         raise PlaitError(f"batch_sizes have {kind}: expected one whole number for each step.")
     found: list[int] = batch_sizes.tolist()

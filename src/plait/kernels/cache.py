@@ -15,11 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+if sys.platform != "win32":
+    import fcntl
+
 PARTIAL = ".partial"  # ends the name of a file that is being written
 OURS = re.compile(rf"[0-9a-f]{{32}}\.o|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names that may be cleared away
 UNUSED = 90 * 86400  # seconds after which they are
 DAY = 86400
-PATIENCE = 60  # seconds to wait for another process that compiles
+PATIENCE = 60  # seconds to wait for another process that compiles, once
+LOCK = ".lock"  # a file, for this user alone: whoever may read a folder could lock that
+_in_vain = False
 DIGEST = hashlib.sha256().digest_size
 
 
@@ -118,25 +123,34 @@ class Cache:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Several processes that lack the same code compile it once. One that hangs does not hold up the others."""
-        if self.handle is None or self.why_not:
-            yield
-            return
-        import fcntl  # which Windows lacks
-
-        until, held = time.monotonic() + PATIENCE, False
-        while not held and time.monotonic() < until:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = True
-            except BlockingIOError:
-                time.sleep(0.02)
-            except OSError:  # this disk has no locks
-                break
         try:
+            file = None if self.why_not else self.open(LOCK, os.O_RDWR | os.O_CREAT)
+        except OSError:  # a folder that cannot be written to
+            file = None
+        try:
+            held = file is not None and acquired(file)
             yield
         finally:
-            if held:  # not by closing alone: a process forked meanwhile has the handle, too
-                fcntl.flock(self.handle, fcntl.LOCK_UN)
+            if file is not None:
+                if held:  # not by closing alone: a process forked meanwhile has the file, too
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                os.close(file)
+
+
+def acquired(file: int) -> bool:
+    global _in_vain
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            _in_vain = _in_vain or time.monotonic() > until
+            if _in_vain:  # who holds it hangs: what else this process needs, it compiles at once
+                return False
+            time.sleep(0.02)
+        except OSError:  # this disk has no locks
+            return False
 
 
 @contextmanager

@@ -52,8 +52,9 @@ def key(*parts: str) -> str:
     digest = hashlib.sha256(texts())
     for part in (*parts, *versions, *settings, cpu.name, *cpu.features, cpu.machine):
         digest.update(b"\0" + os.fsencode(part))
-    with suppress(OSError):  # numba reads its settings from there, too
-        digest.update(b"\0" + Path(".numba_config.yaml").read_bytes())
+    if (more := Path(".numba_config.yaml")).is_file():  # numba reads its settings from there, too
+        with suppress(OSError), more.open("rb") as file:
+            digest.update(b"\0" + file.read(1 << 16))
     return digest.hexdigest()[:32]
 
 

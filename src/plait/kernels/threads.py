@@ -49,8 +49,9 @@ class OpenMP:
     def is_torchs(self) -> bool:
         """Whether torch hears of it when this runtime is told another number of threads."""
         count = torch.get_num_threads()
-        self.set_threads(count + 1)
-        heard = torch.get_num_threads() == count + 1
+        other = count - 1 if count > 1 else 2  # more than there are might not be granted
+        self.set_threads(other)
+        heard = torch.get_num_threads() == other
         self.set_threads(count)
         return heard
 
