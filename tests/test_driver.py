@@ -115,7 +115,7 @@ class Maker:
     def options(self, names: list[str]) -> list[str]:
         """One option or two, with values that are mostly wrong."""
         found = []
-        for option in self.random.sample(names, self.random.choice((1, 1, 2))):
+        for option in self.random.sample(names, min(len(names), self.random.choice((1, 1, 2)))):
             value = self.value(option)
             found += [f"--{option}={value}"] if self.random.random() < 0.5 else [f"--{option}", value]
         return found
