@@ -1,13 +1,18 @@
-"""Processes of their own, which are ended if they hang."""
+"""Processes of their own, which are ended if they hang; and runs that such processes make."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import torch
+
+from plait.training.run import Run
 
 PATIENCE = 180  # seconds until a process counts as hung
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -46,3 +51,42 @@ def in_child(holds: Callable[[], bool], patience: float = PATIENCE) -> bool:
         child.join()
     assert not hung
     return child.exitcode == 0
+
+
+def hear() -> None:
+    """Before a process begins: a shell's background jobs ignore Ctrl-C, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+QUICK = ("--epochs", "2", "--hidden", "4")
+COMMANDS = {
+    "forecast": ("train", "forecast", "--epochs", "6", "--hidden", "4"),
+    "language": ("train", "language", "--data", "book.txt", "--epochs", "2", "--hidden", "8", "--layers", "1"),
+}
+ALWAYS = ("--threads", "1", "--save-every", "0", "--patience", "0")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def started(*args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from plait.cli import main; main()", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The last ones, and the best."""
+    state, best = (Run(folder).read_tensors(f"{name}.safetensors")[0] for name in ("state", "model"))
+    return {**{k: v for k, v in state.items() if k.startswith("model.")}, **best}
+
+
+def undisturbed(task: str) -> tuple[dict[str, torch.Tensor], float]:
+    """-> the weights that it ends with, and the seconds that it takes once everything is compiled"""
+    for out in ("warm", "whole"):
+        began = time.monotonic()
+        process = started(*COMMANDS[task], *ALWAYS, "--out", f"{out}-{task}")
+        said = process.communicate(timeout=600)
+        assert process.returncode == 0, said
+    return weights(Path(f"whole-{task}")), time.monotonic() - began

@@ -1,4 +1,4 @@
-"""A run folder: whole or not there, checked to the last bit, and what becomes of the files that a user names."""
+"""A run folder: whole or not there, and checked to the last bit."""
 
 import fcntl
 import json
@@ -6,11 +6,8 @@ import math
 import os
 import re
 import shutil
-import signal
-import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,24 +19,18 @@ from safetensors.torch import save_file
 
 from plait import PlaitError
 from plait.data import series
-from plait.tasks import pictures
 from plait.tasks.forecast import Forecast
 from plait.tasks.language import Corpus, Language
 from plait.tasks.settings import ForecastSettings, LanguageSettings
-from plait.training.files import check_target, write_whole
 from plait.training.loop import train
 from plait.training.run import Run
 from plait.training.tensors import packed, unpacked
+from processes import ALWAYS, COMMANDS, QUICK, names, started, undisturbed, weights
 
-QUICK = ("--epochs", "2", "--hidden", "4")
 TEXT = "one two three four five six seven\n" * 60
 
 
 # --- a run is there whole, or not at all -----------------------------------------------------------------------------
-def names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
-
-
 def test_a_run_gets_its_name_when_all_is_there_to_go_on(tmp_path: Path) -> None:
     settings = ForecastSettings(epochs=1, hidden=4)
     run = Run.create(str(tmp_path / "a" / "run"), "forecast", {"settings": settings.as_dict()}, {"series.csv": b"1"})
@@ -171,35 +162,7 @@ def test_a_run_can_be_started_again_after_a_start_that_failed(plait, empty_folde
     assert names(Path("a")) == ["r"]
 
 
-# --- killed, and stopped, at any moment ------------------------------------------------------------------------------
-COMMANDS = {
-    "forecast": ("train", "forecast", "--epochs", "6", "--hidden", "4"),
-    "language": ("train", "language", "--data", "book.txt", "--epochs", "2", "--hidden", "8", "--layers", "1"),
-}
-ALWAYS = ("--threads", "1", "--save-every", "0", "--patience", "0")
-
-
-def started(*args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from plait.cli import main; main()", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The last ones, and the best."""
-    state, best = (Run(folder).read_tensors(f"{name}.safetensors")[0] for name in ("state", "model"))
-    return {**{k: v for k, v in state.items() if k.startswith("model.")}, **best}
-
-
-def undisturbed(task: str) -> tuple[dict[str, torch.Tensor], float]:
-    """-> the weights that it ends with, and the seconds that it takes once everything is compiled"""
-    for out in ("warm", "whole"):
-        began = time.monotonic()
-        process = started(*COMMANDS[task], *ALWAYS, "--out", f"{out}-{task}")
-        said = process.communicate(timeout=600)
-        assert process.returncode == 0, said
-    return weights(Path(f"whole-{task}")), time.monotonic() - began
-
-
+# --- killed at any moment ---------------------------------------------------------------------------------------------
 def wait_a_little(process: subprocess.Popen[str], folder: Path, seconds: float, rng: Random) -> None:
     """From 1 ms to longer than a whole life; a third of the lives end while their first files are made."""
     if not folder.exists() and rng.random() < 0.33:
@@ -247,133 +210,6 @@ def test_kill_9_from_the_first_millisecond_on(empty_folder: Path, capsys) -> Non
     assert min(counts["never begun"], counts["to be resumed"]) >= 10
     with capsys.disabled():
         print(f"\n100 kills of {runs} runs: {counts}")
-
-
-# --- pictures --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "rows", [[(6.1234567, 6.2)], [(900, 177)], [(1e300, 1e200)], [(300 / k + 60, 200 / k + 90) for k in range(1, 14)]]
-)
-def test_a_perplexity_picture_has_a_few_round_ticks(rows: list[tuple[float, float]], monkeypatch) -> None:
-    drawn = []
-    monkeypatch.setattr(pictures, "png", lambda figure: drawn.append(figure) or b"")
-    history = [{"epoch": k, "loss": math.log(a), "validation": math.log(b)} for k, (a, b) in enumerate(rows, 1)]
-    pictures.perplexity_picture("name", history, rows[-1][1])
-    drawn[0].canvas.draw()
-    (axes,) = drawn[0].axes
-    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        at = [t for t in axis.get_majorticklocs() if limits[0] <= t <= limits[1]]
-        shown = [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
-        assert 1 <= len(at) <= 9
-        assert len(set(shown)) == len(shown)
-        assert all(len(text) <= 10 for text in shown)
-        assert [t for t in axis.get_minorticklocs() if limits[0] <= t <= limits[1]] == []
-    assert all(t == int(t) for t in axes.get_xticks())
-
-
-def test_a_forecast_picture_shows_the_forecast_that_is_hard_to_beat(monkeypatch) -> None:
-    drawn = []
-    monkeypatch.setattr(pictures, "png", lambda figure: drawn.append(figure) or b"")
-    task = Forecast(ForecastSettings(hidden=4), series.airline())
-    metrics = task.evaluate()
-    task.pictures(metrics, [])
-    lines = {line.get_label(): line.get_ydata() for line in drawn[0].axes[0].lines}
-    assert list(lines) == ["history", "truth", "seasonal naive", "seasonal naive + drift", "lstm, 12 steps at a time"]
-    found = series.errors(lines["seasonal naive + drift"][1:], task.data.values[-24:])
-    assert found == metrics["seasonal naive + drift"]
-
-
-# --- files that a user names -----------------------------------------------------------------------------------------
-def device(path: Path, kind: int, number: int) -> None:
-    try:
-        os.mknod(path, kind | 0o666, number)
-        path.open("rb").close() if kind == stat.S_IFCHR else None
-    except PermissionError:
-        pytest.skip("mknod is not permitted here")
-
-
-def test_a_plain_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
-    path = tmp_path / ("x" * 250)  # with hardly any room for a longer name beside it
-    write_whole(path, b"first")
-    path.chmod(0o640)
-    before = path.stat().st_ino
-    write_whole(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert path.stat().st_ino != before  # a reader of the old one still has it
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_links_stay(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    for name, exists in (("old", True), ("new", False)):
-        target, link = tmp_path / "there" / name, tmp_path / f"link-{name}"
-        if exists:
-            target.write_bytes(b"old")
-        link.symlink_to(target)
-        (tmp_path / f"link-{link.name}").symlink_to(link.name)
-        write_whole(tmp_path / f"link-{link.name}", b"content")
-        assert link.is_symlink()
-        assert target.read_bytes() == b"content"
-        assert not target.is_symlink()
-    assert names(tmp_path / "there") == ["new", "old"]
-
-
-def test_a_device_is_written_through(plait, empty_folder: Path) -> None:
-    device(empty_folder / "null.png", stat.S_IFCHR, os.makedev(1, 3))
-    device(empty_folder / "full", stat.S_IFCHR, os.makedev(1, 7))
-    Path("link").symlink_to("null.png")
-    for name in ("null.png", "link"):
-        assert plait("equations", "gru", "--json", name)[0] == 0
-    code, _, err = plait("equations", "gru", "--json", "full")
-    assert code == 2
-    assert "full cannot be written: No space left on device" in err
-    assert plait("train", "forecast", *QUICK, "--out", "run")[0] == 0
-    assert plait("forecast", "run", "--picture", "null.png")[0] == 0
-    for name, number in (("null.png", os.makedev(1, 3)), ("full", os.makedev(1, 7))):
-        assert stat.S_ISCHR(Path(name).lstat().st_mode)
-        assert Path(name).stat().st_rdev == number
-    assert Path("link").is_symlink()
-    assert names(empty_folder) == ["full", "link", "null.png", "run"]
-
-
-def test_a_pipe_is_written_through_if_somebody_reads_it(plait, refused, empty_folder: Path) -> None:
-    os.mkfifo("pipe")
-    said = refused("equations", "gru", "--json", "pipe")
-    assert "--json pipe cannot be written: it is a pipe that nobody reads; start its reader." in said
-    reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE)
-    while True:  # until it waits for a writer
-        try:
-            check_target(Path("pipe"), "pipe")
-            break
-        except PlaitError:
-            time.sleep(0.01)
-    assert plait("equations", "gru", "--json", "pipe")[0] == 0
-    assert json.loads(reader.communicate(timeout=60)[0])["cell"] == "gru"
-    assert stat.S_ISFIFO(Path("pipe").lstat().st_mode)
-
-
-def test_what_cannot_be_written_is_refused_before_the_work(refused, empty_folder: Path) -> None:
-    Path("folder.png").mkdir()
-    Path("loop.png").symlink_to("loop.png")
-    Path("away.png").symlink_to("nowhere/file.png")
-    device(empty_folder / "disk.png", stat.S_IFBLK, os.makedev(7, 99))
-    server = socket.socket(socket.AF_UNIX)
-    server.bind("socket.png")
-    long = "x" * 296 + ".png"
-    for name, why in {
-        "folder.png": "it is a folder; expected a file.",
-        "loop.png": "Too many levels of symbolic links; expected a file.",
-        "away.png": "expected a file in a folder that exists.",
-        "disk.png": "it is a block device; expected a file.",
-        "socket.png": "it is a socket; expected a file.",
-        long: "File name too long; expected a file.",
-        "": "it is a folder; expected a file.",
-    }.items():
-        name_said = f"{name[:100]}... (300 characters)" if name == long else name
-        assert f"plait: --json {name_said} cannot be written: {why}\n" == refused("train", "forecast", "--json", name)
-        if name:
-            assert f"--picture {name_said} cannot be written: {why}\n" in refused("forecast", "run", "--picture", name)
-    server.close()
 
 
 # --- files that are not what they were -------------------------------------------------------------------------------
@@ -611,119 +447,3 @@ def test_a_file_without_a_checksum(tmp_path: Path) -> None:
         unpacked(path)
     path.write_bytes(packed({"weight": torch.zeros(3), "scalar": torch.ones(()), "none": torch.ones(0, 2)}, {"a": 1}))
     assert unpacked(path)[1] == {"a": 1}
-
-
-# --- Ctrl-C and SIGTERM ----------------------------------------------------------------------------------------------
-AT = """
-import os, signal, sys
-from plait.tasks.forecast import Forecast
-name, times, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
-old = getattr(Forecast, name)
-def sends(*args, **options):
-    for _ in range(times):
-        os.kill(os.getpid(), number)
-    return old(*args, **options)
-setattr(Forecast, name, sends)
-from plait.__main__ import main
-main()
-"""
-
-
-def hear() -> None:
-    """Before a process begins: a shell's background jobs ignore Ctrl-C, and so do their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def stopped_at(name: str, times: int, number: int, *args: str) -> tuple[str, str]:
-    """A process that gets so many signals where a method of the task is called -> what it prints"""
-    command = [sys.executable, "-c", AT, name, str(times), str(int(number)), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, preexec_fn=hear)
-    assert done.returncode == 130, done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    return done.stdout, done.stderr
-
-
-def test_a_signal_in_the_final_evaluation(plait, empty_folder: Path) -> None:
-    _, err = stopped_at("evaluate", 1, signal.SIGINT, "train", "forecast", *QUICK, "--out", "run")
-    assert err == "plait: stopped; go on with plait train forecast --resume run.\n"
-    code, out, _ = plait("train", "forecast", "--resume", "run")
-    assert code == 0
-    assert "nothing is left to do: all its epochs (2) are done" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_any_stage(number: int, plait, empty_folder: Path) -> None:
-    start = ("train", "forecast", *QUICK, "--out", "run")
-    assert stopped_at("files", 1, number, *start) == ("", "plait: stopped.\n")  # the data is read
-    assert names(empty_folder) == []
-    out, _ = stopped_at("loss", 1, number, *start)
-    assert re.search(r"^stopped in epoch 1 of 2$", out, re.M)
-    assert re.search(r"^go on     plait train forecast --resume run$", out, re.M)
-    for name, times in (("loss", 2), ("pictures", 1)):
-        _, err = stopped_at(name, times, number, "train", "forecast", "--resume", "run")
-        assert err == "plait: stopped; go on with plait train forecast --resume run.\n"
-    assert not any(name.startswith(".") for name in names(Path("run")))
-    assert plait("evaluate", "run")[0] == 0
-
-
-def listens(process: subprocess.Popen[str]) -> bool:
-    """Whether it has a handler for SIGTERM by now: Python itself brings none."""
-    text = Path(f"/proc/{process.pid}/status").read_text()
-    caught = re.search(r"^SigCgt:\s*(\w+)$", text, re.M)
-    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
-
-
-def as_module(*args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "plait", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear)
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc here")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_libraries_are_imported(number: int, empty_folder: Path) -> None:
-    process = as_module("train", "forecast")
-    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
-        assert process.poll() is None
-        time.sleep(0.001)
-    process.send_signal(number)
-    assert process.communicate(timeout=300) == ("", "plait: stopped.\n")
-    assert process.returncode == 130
-    assert names(empty_folder) == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
-def test_ctrl_c_at_40_moments(empty_folder: Path, capsys) -> None:
-    _, seconds = undisturbed("forecast")
-    counts = {"before ours": 0, "never begun": 0, "resumed": 0, "over": 0}
-    for k in range(40):
-        folder = Path(f"runs/run-{k}")
-        process = as_module(*COMMANDS["forecast"], *ALWAYS, "--out", str(folder))
-        time.sleep(seconds * (k + 0.5) / 40)
-        ours = process.poll() is None and listens(process)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=300)
-        if not ours and process.returncode != 0:
-            counts["before ours"] += 1  # Python itself was not ready
-            assert not folder.exists()
-            continue
-        assert "Traceback" not in out + err
-        if process.returncode == 0:  # it had said all there is to say
-            assert "forecast  plait forecast" in out
-            counts["over"] += 1
-        else:
-            assert process.returncode == 130, err
-            assert "stopped" in out + err
-            counts["resumed" if folder.exists() else "never begun"] += 1
-        assert not any(Path("runs").glob(".plait.*"))
-        if folder.exists():
-            again = as_module("train", "forecast", "--resume", str(folder))
-            said = again.communicate(timeout=300)
-            assert again.returncode == 0, said
-            expected, found = weights(Path("whole-forecast")), weights(folder)
-            assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-    assert counts["never begun"] >= 5
-    assert counts["resumed"] >= 1
-    with capsys.disabled():
-        print(f"\n40 times Ctrl-C: {counts}")
