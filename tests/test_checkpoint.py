@@ -17,8 +17,9 @@ from plait import PlaitError
 from plait.data import series
 from plait.tasks.forecast import Forecast
 from plait.tasks.settings import ForecastSettings
+from plait.training.files import atomically
 from plait.training.loop import train
-from plait.training.run import Run, atomically
+from plait.training.run import Run
 
 SETTINGS = ForecastSettings(epochs=100, hidden=200, patience=0, save_every=0.0)  # a checkpoint after every step
 
@@ -78,10 +79,10 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
     try:
         with pytest.raises(OSError, match="File too large"):
             atomically(path, b"x" * 100_000)
-        with pytest.raises(
-            PlaitError, match=r"history.json cannot be written: File too large. What was there .* unharmed"
-        ):
-            Run(tmp_path).write("history.json", b"x" * 100_000)
+        with pytest.raises(PlaitError, match=r"file cannot be written: File too large. What was there .* unharmed"):
+            Run(tmp_path).write("file", b"x" * 100_000)
+        with pytest.raises(PlaitError, match=r"new cannot be written: File too large.$"):
+            Run(tmp_path).write("new", b"x" * 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"

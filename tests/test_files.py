@@ -2,16 +2,19 @@
 
 import json
 import os
+import secrets
 import socket
 import stat
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from plait import PlaitError
-from plait.training.files import check_target, write_whole
+from plait.training.files import atomically, check_target, write_whole
 from processes import QUICK, names
 
 
@@ -33,6 +36,74 @@ def test_a_plain_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert path.stat().st_ino != before  # a reader of the old one still has it
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_new_file_gets_the_permissions_that_the_user_wants(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "file", b"content")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_a_private_file_is_private_before_there_is_anything_to_read(tmp_path: Path, monkeypatch) -> None:
+    path, seen, fchmod = tmp_path / "file", [], os.fchmod
+    path.write_bytes(b"old")
+    path.chmod(0o604)
+
+    def watched(file: int, mode: int) -> None:
+        seen.append((os.fstat(file).st_size, stat.S_IMODE(os.fstat(file).st_mode), mode))
+        fchmod(file, mode)
+
+    monkeypatch.setattr(os, "fchmod", watched)
+    write_whole(path, b"new")
+    assert seen == [(0, 0o600, 0o604)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_file_keeps_its_owner_and_group_where_the_system_lets_it(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    os.chown(path, 1234, 4321)
+    write_whole(path, b"new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 4321)
+
+    def refuses(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuses)
+    write_whole(path, b"newer")
+    assert path.read_bytes() == b"newer"
+    assert path.stat().st_uid == os.geteuid()
+
+
+def test_a_link_in_the_place_of_the_partial_file_is_not_followed(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    for name in ("guessed", os.getpid()):
+        (tmp_path / f".plait.{name}.partial").symlink_to("victim")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    with pytest.raises(FileExistsError):
+        atomically(tmp_path / "file", b"content")
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+    assert names(tmp_path) == sorted([".plait.guessed.partial", f".plait.{os.getpid()}.partial", "victim"])
+
+
+def test_threads_do_not_share_a_partial_file(tmp_path: Path) -> None:
+    told: list[bool] = []
+
+    def write(name: str) -> None:
+        for _ in range(10):
+            atomically(tmp_path / name, name.encode() * 100_000)
+            told.append((tmp_path / name).read_bytes() == name.encode() * 100_000)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == [True] * 80
+    assert names(tmp_path) == list("abcdefgh")
 
 
 def test_links_stay(tmp_path: Path) -> None:
@@ -68,6 +139,53 @@ def test_a_device_is_written_through(plait, empty_folder: Path) -> None:
     assert names(empty_folder) == ["full", "link", "null.png", "run"]
 
 
+def test_a_log_that_stdout_leads_to_is_written_through(tmp_path: Path) -> None:
+    plait = f"{sys.executable} -m plait equations gru --json /dev/stdout"
+    command = f"(echo before; {plait}; echo behind) > log.txt"
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True, timeout=300)
+    text = (tmp_path / "log.txt").read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\n}\nbehind\n")
+    printed, result = text[7:-7].split("\n{\n")
+    assert "return d_wx_r" in printed
+    assert json.loads("{" + result)["cell"] == "gru"
+
+
+OPEN = """
+import os, sys
+from pathlib import Path
+from plait import PlaitError
+from plait.training.files import write_whole
+os.symlink("/dev/stdout", "link")
+sys.stdout.write("0")
+for k, name in enumerate(["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/proc/thread-self/fd/1", "link"], 1):
+    write_whole(Path(name), str(k).encode())
+    sys.stdout.write("-")
+    sys.stdout.flush()
+os.open("input", os.O_RDONLY)
+for name in ("/dev/fd/3", "/dev/fd/77"):
+    try:
+        write_whole(Path(name), b"x")
+    except PlaitError as e:
+        print(e, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc here")
+def test_files_that_are_open_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("kept")
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-c", OPEN]
+        done = subprocess.run(command, cwd=tmp_path, check=True, stdout=log, stderr=subprocess.PIPE, text=True)
+    assert (tmp_path / "log").read_text() == "01-2-3-4-5-"
+    assert done.stderr == (
+        "/dev/fd/3 cannot be written: it is open for reading only.\n"
+        "/dev/fd/77 cannot be written: Bad file descriptor.\n"
+    )
+    assert names(tmp_path) == ["input", "link", "log"]
+    assert (tmp_path / "input").read_text() == "kept"
+
+
 def test_a_pipe_is_written_through_if_somebody_reads_it(plait, refused, empty_folder: Path) -> None:
     os.mkfifo("pipe")
     said = refused("equations", "gru", "--json", "pipe")
@@ -94,11 +212,11 @@ def test_what_cannot_be_written_is_refused_before_the_work(refused, empty_folder
     long = "x" * 296 + ".png"
     for name, why in {
         "folder.png": "it is a folder; expected a file.",
-        "loop.png": "Too many levels of symbolic links; expected a file.",
+        "loop.png": "Too many levels of symbolic links.",
         "away.png": "expected a file in a folder that exists.",
         "disk.png": "it is a block device; expected a file.",
         "socket.png": "it is a socket; expected a file.",
-        long: "File name too long; expected a file.",
+        long: "File name too long.",
         "": "it is a folder; expected a file.",
     }.items():
         name_said = f"{name[:100]}... (300 characters)" if name == long else name

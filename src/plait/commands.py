@@ -121,7 +121,7 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
     run.check(config)
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
-        set_threads(config["threads"])  # the last bit of a sum hangs on their number
+        set_threads(config["threads"])  # the last bit of a sum depends on their number
     opened = cls.reopen(settings, run.path, training=changes is not None)
     if changes:
         with run.locked():  # not while another process trains it

@@ -2,8 +2,12 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,21 +16,30 @@ from ..data.files import reading, regular
 from ..errors import PlaitError
 
 REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
-pipes: dict[Path, int] = {}  # open since they were checked: a reader takes a close for the end
+DESCRIPTOR = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)")  # names of files that are open
+LINKS = 40  # that are followed
+PARTIAL = ".plait.*.partial"  # what is being written, or was when its process was killed
+OLD = 3600  # seconds after which it was: longer than any write takes, and than clocks of two hosts differ
+pipes: dict[Path, int] = {}  # open since they were checked: closing one would end its reader's input
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns what the disk says into a sentence."""
+def writing(path: Path, whole: bool = False) -> Iterator[None]:
+    """Turns what the disk says into a sentence. `whole`: by `atomically`."""
     try:
         yield
     except OSError as e:
-        raise PlaitError(f"{path} cannot be written: {e.strerror}. What was there before is unharmed.") from None
+        unharmed = " What was there before is unharmed." if whole and os.path.exists(path) else ""
+        raise PlaitError(f"{path} cannot be written: {e.strerror}.{unharmed}") from None
 
 
 def check_target(path: Path, name: str) -> None:
     """Refuses a place that cannot be written, before any work is done. `name`: what the user calls it."""
     try:
+        if (open_file := descriptor(path)) is not None:
+            if fcntl.fcntl(open_file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise PlaitError(f"{name} cannot be written: it is open for reading only.")
+            return
         kind = kind_of(path)
         if kind in REFUSED:
             raise PlaitError(f"{name} cannot be written: it is {REFUSED[kind]}; expected a file.")
@@ -41,7 +54,7 @@ def check_target(path: Path, name: str) -> None:
     except OSError as e:
         if e.errno == errno.ENXIO:
             raise PlaitError(f"{name} cannot be written: it is a pipe that nobody reads; start its reader.") from None
-        raise PlaitError(f"{name} cannot be written: {e.strerror}; expected a file.") from None
+        raise PlaitError(f"{name} cannot be written: {e.strerror}.") from None
 
 
 def kind_of(path: Path) -> int:
@@ -52,19 +65,37 @@ def kind_of(path: Path) -> int:
         return 0
 
 
+def descriptor(path: Path) -> int | None:
+    """N, if it leads to what this process has open as N: by /dev/stdout, /dev/fd/N, /proc/self/fd/N or a link to one."""
+    for _ in range(LINKS):
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if found := DESCRIPTOR.fullmatch(str(path)):
+            process, number, mac = found.groups()
+            return int(number or mac) if process in (None, str(os.getpid())) else None
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a plain file at the end of its links, which stay; a device or a pipe is written through."""
+    """Replaces a plain file at the end of its links, which stay; a device, a pipe or an open file is written through."""
     check_target(path, str(path))
-    with writing(path):
-        if kind_of(path) in (stat.S_IFIFO, stat.S_IFCHR):
+    if descriptor(path) is not None or kind_of(path) in (stat.S_IFIFO, stat.S_IFCHR):
+        with writing(path):
             through(path, content)
-        else:
+    else:
+        with writing(path, whole=True):
             atomically(Path(os.path.realpath(path)), content)
 
 
 def through(path: Path, content: bytes) -> None:
-    kept = pipes.pop(path, None)
-    file = os.open(path, os.O_WRONLY | os.O_NOCTTY) if kept is None else kept
+    print(end="", flush=True)  # it may be the same file
+    file, open_file = pipes.pop(path, None), descriptor(path)
+    if file is None and open_file is not None:
+        file = os.dup(open_file)  # with its position: whatever else writes there goes on behind us
+    if file is None:
+        file = os.open(path, os.O_WRONLY | os.O_NOCTTY)
     os.set_blocking(file, True)
     with os.fdopen(file, "wb") as stream:
         stream.write(content)
@@ -72,20 +103,40 @@ def through(path: Path, content: bytes) -> None:
 
 def atomically(path: Path, content: bytes) -> None:
     """A reader, or a process after a crash, finds the old content or the new, never a part."""
-    partial = path.with_name(f".plait.{os.getpid()}.partial")  # short: the name itself may be as long as names can be
     with signals.whole():
         try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                with contextlib.suppress(FileNotFoundError):
-                    os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            old = path.stat()
+        except FileNotFoundError:
+            old = None
+        # Short: the name itself may be as long as names can be. Not to be guessed, nor shared with another process.
+        partial = path.with_name(PARTIAL.replace("*", secrets.token_hex(8)))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.open(partial, flags, 0o666 if old is None else 0o600)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                if old is not None:
+                    keep(old, file)  # before there is anything to read
+                stream.write(content)
+                stream.flush()
+                os.fsync(file)
             partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
         sync(path.parent)
+
+
+def keep(old: os.stat_result, file: int) -> None:
+    """The group, the owner and the permissions of the file that it takes the place of."""
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
+        with contextlib.suppress(OSError):  # only root may give a file away
+            os.fchown(file, owner, group)
+    os.fchmod(file, stat.S_IMODE(old.st_mode))
+
+
+def is_old(path: Path) -> bool:
+    """Whether nobody writes it any more, not even on another host that shares the disk: locks may end at the host."""
+    return time.time() - path.stat(follow_symlinks=False).st_mtime > OLD
 
 
 def sync(folder: Path) -> None:

@@ -111,7 +111,7 @@ class Run:
         self.write(name, packed(tensors, meta))
 
     def write(self, name: str, content: bytes) -> None:
-        with writing(self.path / name):
+        with writing(self.path / name, whole=True):
             atomically(self.folder / name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -110,7 +110,7 @@ class TrainSettings:
         return asdict(self)
 
     def free(self) -> set[str]:
-        """What may change when a run goes on: how long it goes on, where the learning rate does not hang on that."""
+        """What may change when a run goes on: how long it goes on, where the learning rate does not depend on that."""
         return {"save_every", "patience", *(["epochs"] if self.schedule in ("constant", "plateau", "decay") else [])}
 
     def fixed(self) -> dict[str, Any]:
