@@ -90,17 +90,18 @@ def test_a_folder_above_is_left_if_it_was_there(empty_folder: Path) -> None:
 
 
 def test_left_overs_of_the_killed_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
-    dead, alive = tmp_path / ".plait.1.0.partial", tmp_path / ".plait.2.0.partial"
-    for folder in (dead, alive):
+    dead, alive, young = (tmp_path / f".plait.{k}.partial" for k in (1, 2, 3))  # the last may be another host's
+    for folder, age in ((dead, 3700), (alive, 3700), (young, 3500)):
         folder.mkdir()
         (folder / "state.safetensors").write_text("x")
+        os.utime(folder, (time.time() - age,) * 2)
     handle = os.open(alive, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     run = Run.create(str(tmp_path / "run"), "forecast", {})
     with run.locked():
         run.begin()
     os.close(handle)
-    assert names(tmp_path) == [alive.name, "run"]
+    assert names(tmp_path) == [alive.name, young.name, "run"]
 
 
 def test_each_gets_a_number_of_its_own(empty_folder: Path) -> None:
@@ -136,9 +137,73 @@ def test_an_empty_folder_keeps_its_permissions_and_a_link_stays(empty_folder: Pa
     assert names(Path("mine")) == ["config.json"]
 
 
-def test_a_place_that_cannot_be_taken(empty_folder: Path) -> None:
-    with pytest.raises(PlaitError, match=r"the folder that you are in, or a disk.* such as --out run"):
+def test_an_empty_folder_whose_place_cannot_be_taken(empty_folder: Path, monkeypatch) -> None:
+    """The current one, or one that is a disk of its own, or in a folder that cannot be written: none is replaced."""
+    before = empty_folder.stat().st_ino
+    run = Run.create(".", "forecast", {}, {"series.csv": b"1"})
+    seen, rename = [], Path.rename
+
+    def watched(self: Path, target: Path) -> Path:
+        seen.append(target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    with run.locked():
+        (hidden,) = names(empty_folder)
+        assert re.fullmatch(r"\.plait\..*\.partial", hidden)
+        with pytest.raises(PlaitError, match="is being trained by another process"), Run(empty_folder).locked():
+            pass
+        run.begin()
+        assert run.folder == Path()
+    assert seen == [Path("series.csv"), Path("config.json")]
+    assert names(empty_folder) == ["config.json", "series.csv"]
+    assert empty_folder.stat().st_ino == before
+    with pytest.raises(PlaitError, match="exists already"):
         Run.create(".", "forecast", {})
+
+
+def test_files_that_cannot_all_be_moved_up_go(empty_folder: Path, monkeypatch) -> None:
+    run, rename = Run.create(".", "forecast", {}, {"series.csv": b"1"}), Path.rename
+
+    def fails(self: Path, target: Path) -> Path:
+        if target.name == "config.json":
+            assert names(empty_folder)[1:] == ["series.csv"]
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(PlaitError, match="cannot be written: No space left on device"), run.locked():
+        run.begin()
+    assert names(empty_folder) == []
+
+
+def test_what_a_killed_start_left_in_the_folder_is_no_run(empty_folder: Path) -> None:
+    def killed(moved: list[str]) -> None:
+        shutil.rmtree("run", ignore_errors=True)
+        Path("run").mkdir()
+        run = Run.create("run", "forecast", {}, {"series.csv": b"1"})
+        run.undo = lambda: None  # a killed process does nothing more
+        with run.locked():
+            for name in moved:
+                (run.folder / name).rename(run.path / name)
+
+    for moved in ([], ["series.csv"]):
+        killed(moved)
+        assert len(names(Path("run"))) == 1 + len(moved)
+        run = Run.create("run", "forecast", {}, {"series.csv": b"2"})
+        with run.locked():
+            run.begin()
+        assert names(Path("run")) == ["config.json", "series.csv"]
+        assert Path("run/series.csv").read_text() == "2"
+    for name in ("series.csv", "notes.txt", "config.json"):  # the user's: it was never moved up
+        killed([])
+        Path("run", name).write_text("mine")
+        with pytest.raises(PlaitError, match="run exists already"):
+            Run.create("run", "forecast", {})
+        assert Path("run", name).read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_taken(empty_folder: Path) -> None:
     with pytest.raises(PlaitError, match="cannot be written: File name too long"):
         Run.create("x" * 300, "forecast", {})
     Path("loop").symlink_to("loop")
@@ -165,8 +230,9 @@ def test_a_run_can_be_started_again_after_a_start_that_failed(plait, empty_folde
 # --- killed at any moment ---------------------------------------------------------------------------------------------
 def wait_a_little(process: subprocess.Popen[str], folder: Path, seconds: float, rng: Random) -> None:
     """From 1 ms to longer than a whole life; a third of the lives end while their first files are made."""
+    before = set(folder.parent.glob(".plait.*"))
     if not folder.exists() and rng.random() < 0.33:
-        while process.poll() is None and not folder.exists() and not any(folder.parent.glob(".plait.*")):
+        while process.poll() is None and not folder.exists() and set(folder.parent.glob(".plait.*")) <= before:
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.05))
     else:

@@ -6,8 +6,10 @@ import itertools
 import json
 import math
 import operator
+import os
 import random
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -476,12 +478,14 @@ def test_one_process_trains_a_run(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
-    for name in (".state.safetensors.123.partial", ".config.json.9.partial", "notes.partial", ".hidden"):
+    young = ".plait.3.partial"  # of a process that writes a picture at this moment, say
+    for name in (".plait.1.partial", ".plait.2.partial", young, "notes.partial", ".hidden"):
         (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (time.time() - (3500 if name == young else 3700),) * 2)
     settings = TrainSettings(epochs=1)
     train(Recall(settings), settings, Run(tmp_path))
     files = ["history.json", "model.safetensors", "state.safetensors"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", *files[:2], "notes.partial", files[2]]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", young, *files[:2], "notes.partial", files[2]]
 
 
 def test_resume_needs_a_run() -> None:

@@ -22,8 +22,8 @@ from ..memory import check_training
 from ..tasks.language import Corpus, LanguageModel
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
+from ..training.files import write_whole
 from ..training.loop import clip
-from ..training.run import write_whole
 from .report import Report, check, ratio, timing, tracked
 
 STATIC = (8, 16, 24, 32, 60)  # and the longest

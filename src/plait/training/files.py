@@ -29,7 +29,7 @@ def writing(path: Path, whole: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        unharmed = " What was there before is unharmed." if whole and os.path.exists(path) else ""
+        unharmed = " What was there before is unharmed." if whole and os.path.lexists(path) else ""
         raise PlaitError(f"{path} cannot be written: {e.strerror}.{unharmed}") from None
 
 
@@ -66,7 +66,7 @@ def kind_of(path: Path) -> int:
 
 
 def descriptor(path: Path) -> int | None:
-    """N, if it leads to what this process has open as N: by /dev/stdout, /dev/fd/N, /proc/self/fd/N or a link to one."""
+    """N, if it leads to what this process has open as N: /dev/stdout, /dev/fd/N, /proc/self/fd/N or a link to one."""
     for _ in range(LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
         if found := DESCRIPTOR.fullmatch(str(path)):
@@ -79,7 +79,7 @@ def descriptor(path: Path) -> int | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a plain file at the end of its links, which stay; a device, a pipe or an open file is written through."""
+    """Replaces a plain file at the end of its links, which stay; devices, pipes and open files are written through."""
     check_target(path, str(path))
     if descriptor(path) is not None or kind_of(path) in (stat.S_IFIFO, stat.S_IFCHR):
         with writing(path):

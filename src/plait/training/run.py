@@ -6,9 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shlex
 import shutil
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from .. import __version__, signals
 from ..errors import PlaitError
-from .files import atomically, read_plain, sync, write_whole, writing
-from .tensors import load_weights, packed, unpacked, with_prefix
+from .files import PARTIAL, atomically, is_old, read_plain, sync, writing
+from .tensors import packed, unpacked
 
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # what a rename says to a name that is in use
 ATTEMPTS = 100  # at a folder, while others make and clear away theirs
+SAVED = {"history.json", "model.safetensors", "state.safetensors"}  # beside config.json and the data
 
 
 class Run:
@@ -55,20 +56,22 @@ class Run:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """For the one process that trains: it alone writes, and clears away what a killed one left half written."""
-        with writing(self.path):
-            handle = lock(self.path)
-        if handle is None:
-            raise PlaitError(f"{self.path} is being trained by another process: wait, or stop it.")
+        handle = self.lock()
         try:
-            for left_over in self.path.glob(".*.partial"):
-                if not left_over.is_dir():
-                    left_over.unlink(missing_ok=True)
+            clear_left_overs(self.path)
             yield
         finally:
             os.close(handle)  # and with it the lock
 
+    def lock(self) -> int:
+        with writing(self.path):
+            handle = lock(self.path)
+        if handle is None:
+            raise PlaitError(f"{self.path} is being trained by another process: wait, or stop it.")
+        return handle
+
     def begin(self) -> None:
-        """All is there that it takes to go on. A folder that was made by hand has its name already."""
+        """Called when all is there that it takes to go on. Does nothing: this folder has its name already."""
 
     # --- what it says about itself
     def write_config(self, config: dict[str, Any]) -> None:
@@ -119,16 +122,22 @@ class Run:
 
 
 class NewRun(Run):
-    """A run that is about to begin: in a hidden folder beside its place, until `begin` gives it its name."""
+    """A run that is about to begin: in a hidden folder beside its place, until `begin` gives it its name.
+
+    If its place is an empty folder, the hidden one is in there: the place may be a disk of its own, or the folder above
+    may be one that cannot be written.
+    """
 
     def __init__(self, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes]) -> None:
         super().__init__(free_place(out) if out is not None else next_place(task))
         self.numbered, self.task = out is None, task
+        self.inside = not self.numbered and self.path.is_dir()
         data = {name: sha256(content) for name, content in files.items()}
         about = {**config, "plait": __version__, "task": task, "data": data}
         self.files = {**files, "config.json": config_file(about)}
         self.begun = False
         self.made: list[Path] = []  # folders above it
+        self.moved: list[Path] = []  # files in their place
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -147,45 +156,69 @@ class NewRun(Run):
 
     def make_folder(self) -> int:
         """-> its lock"""
+        if self.inside:
+            handle = self.lock()
+            for path in left_overs(self.path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self.folder = hidden(self.path)
+            self.folder.mkdir()
+            return handle
         parent = self.path.parent
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             self.made += [p for p in (parent, *parent.parents) if not p.exists()]
             parent.mkdir(parents=True, exist_ok=True)
             clear_left_overs(parent)
-            folder = parent / f".plait.{os.getpid()}.{attempt}.partial"
+            folder = hidden(parent)
             with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process makes room, or takes it
                 folder.mkdir()
-                handle = lock(folder)
-                if handle is not None:
+                locked = lock(folder)
+                if locked is not None:
                     self.folder = folder
-                    return handle
+                    return locked
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def begin(self) -> None:
-        """Gives it its name, in one step."""
+        """Gives it its name, in one step; or its files their place, with config.json, which makes it a run, last."""
         if self.begun:
             return
         with writing(self.path):
-            with contextlib.suppress(FileNotFoundError):  # an empty folder that it takes the place of
-                self.folder.chmod(stat.S_IMODE(self.path.stat().st_mode))
-            while not self.begun:
-                try:
-                    self.folder.rename(self.path)
-                    self.begun = True
-                except OSError as e:
-                    if e.errno not in TAKEN:
-                        raise
-                    if not self.numbered:
-                        raise taken(self.path) from None
-                    self.path = next_place(self.task)
-            self.folder = self.path
-            sync(self.path.parent)
+            if self.inside:
+                self.move_up()
+            else:
+                self.rename()
         signals.go_on = go_on(self.task, self.path)
         self.starting.close()
+
+    def rename(self) -> None:
+        while not self.begun:
+            try:
+                self.folder.rename(self.path)
+                self.begun = True
+            except OSError as e:
+                if e.errno not in TAKEN:
+                    raise
+                if not self.numbered:
+                    raise taken(self.path) from None
+                self.path = next_place(self.task)
+        self.folder = self.path
+        sync(self.path.parent)
+
+    def move_up(self) -> None:
+        if list(self.path.iterdir()) != [self.folder]:
+            raise taken(self.path)
+        for file in sorted(self.folder.iterdir(), key=lambda file: file.name == "config.json"):
+            sync(self.path)
+            self.moved.append(file.rename(self.path / file.name))
+        self.begun = True
+        sync(self.path)
+        self.folder.rmdir()
+        self.folder = self.path
 
     def undo(self) -> None:
         """A start that failed leaves nothing."""
         if not self.begun:
+            for file in self.moved:
+                file.unlink(missing_ok=True)
             if self.folder != self.path:
                 shutil.rmtree(self.folder, ignore_errors=True)
             for folder in self.made:  # the deepest first
@@ -201,14 +234,36 @@ def free_place(out: str) -> Path:
             raise PlaitError(f"{path.parent} is a file: a run needs a folder to be in.")
         if path.is_symlink() and path.is_dir():
             path = path.resolve()  # the link stays
-        if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+        if path.is_dir():
+            left_overs(path)
+        elif os.path.lexists(path):
             raise taken(path)
-        if path.exists() and (path.samefile(".") or path.is_mount()):
-            raise PlaitError(
-                f"{path} is the folder that you are in, or a disk of its own, and a run is moved to its place as a "
-                f"whole: choose a folder in it, such as --out {path / 'run'}."
-            )
     return path
+
+
+def left_overs(folder: Path) -> list[Path]:
+    """All that is in a folder: nothing but what killed starts left, or it is refused.
+
+    That is their hidden folders, and files that they had moved up from there: only those that are missing there.
+    """
+    found = list(folder.iterdir())
+    starts = [path for path in found if path.match(PARTIAL)]
+    moved = {name for start in starts for name in files_of(start) if not os.path.lexists(start / name)}
+    if any(path not in starts and path.name not in moved for path in found):
+        raise taken(folder)
+    return found
+
+
+def files_of(start: Path) -> set[str]:
+    """What a start has made before it moves anything."""
+    try:
+        return {*SAVED, *Run(start).config().get("data", {})}
+    except PlaitError:
+        return set()
+
+
+def hidden(parent: Path) -> Path:
+    return parent / PARTIAL.replace("*", secrets.token_hex(8))
 
 
 def next_place(task: str) -> Path:
@@ -236,12 +291,15 @@ def lock(folder: Path) -> int | None:
 
 
 def clear_left_overs(parent: Path) -> None:
-    """Hidden folders of processes that were killed; one that lives holds its lock."""
-    for folder in parent.glob(".plait.*.partial"):
-        with contextlib.suppress(OSError):  # another process clears it, or it is a file, or not ours to clear
-            handle = lock(folder)
-            if handle is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+    """Hidden files and folders of processes that were killed; a start that lives holds the lock of its folder."""
+    for path in parent.glob(PARTIAL):
+        with contextlib.suppress(OSError):  # another process clears it, or it is not ours to clear
+            if not is_old(path):
+                continue
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+            elif (handle := lock(path)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
                 os.close(handle)
 
 
@@ -265,6 +323,3 @@ def checksum(config: dict[str, Any]) -> str:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-__all__ = ["NewRun", "Run", "atomically", "go_on", "load_weights", "packed", "with_prefix", "write_whole"]
