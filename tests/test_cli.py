@@ -468,3 +468,8 @@ def test_equations_of_nothing(refused) -> None:
         "equations", "gru", "--dt", "0.5"
     )
     assert "repeats 3: must be at least 5" in refused("bench", "loop", "--repeats", "3")
+
+
+def test_an_option_that_is_the_value_of_another(refused) -> None:
+    said = refused("train", "forecast", "--hidden", "x", "--column", "--hidden")
+    assert said == "plait: --hidden 'x': expected a whole number. See plait train forecast --help.\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import save_file
 
@@ -23,7 +24,7 @@ from plait.tasks.forecast import Forecast
 from plait.tasks.language import Corpus, Language
 from plait.tasks.settings import ForecastSettings, LanguageSettings
 from plait.training.loop import train
-from plait.training.run import Run
+from plait.training.run import Run, config_file
 from plait.training.tensors import packed, unpacked
 from processes import ALWAYS, COMMANDS, QUICK, names, started, undisturbed, weights
 
@@ -371,12 +372,12 @@ def test_every_use_of_a_run_checks_its_data(refused, two_runs) -> None:
         assert path.read_text() != whole
         task = path.parent.name
         for args in (*USES[task], ("train", task, "--resume", task)):
-            assert f"{name} has other data: put back what the run began with." in refused(*args)
+            assert f"{name} was changed: put back what the run began with." in refused(*args)
         path.write_text(whole)
     tensors, meta = unpacked(Path("language/tokens.safetensors"))
     tensors["test.ids"][0] = 0
     Path("language/tokens.safetensors").write_bytes(packed(tensors, meta))
-    assert "tokens.safetensors has other data" in refused("evaluate", "language")
+    assert "tokens.safetensors was changed" in refused("evaluate", "language")
 
 
 def test_files_of_a_run_that_are_no_files(refused, two_runs) -> None:
@@ -420,6 +421,10 @@ def test_a_config_of_another_shape(plait, refused, two_runs) -> None:
         assert "config.json has settings that" in said(text)
     for wrong in ({**good, "data": {}}, {**good, "settings": {**good["settings"], "window": 11}}, {**good, "x": 1}):
         assert "config.json does not fit its checksum: put back what the run began with" in said(wrong)
+    earlier = {name: value for name, value in good.items() if name not in ("checksum", "data")}
+    assert "forecast was made by an earlier version of plait, without a checksum: train again." in said(earlier)
+    path.write_bytes(config_file(earlier))  # no data to check
+    assert plait("evaluate", "forecast")[0] == 0
     path.write_text(json.dumps(good))
     assert plait("evaluate", "forecast")[0] == 0
 
@@ -504,6 +509,14 @@ def test_unknown_tokens_are_counted_in_numbers(tmp_path: Path) -> None:
         (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, {**unknown, "test": count}))
         with pytest.raises(PlaitError, match=r"unknown ones of \d+ in part test"):
             Corpus.reopen(tmp_path, "book")
+
+
+def test_a_dtype_that_this_version_does_not_know(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(packed({"weight": torch.zeros(3)}, {}))
+    monkeypatch.delitem(safetensors.torch._TYPES, "F32")
+    with pytest.raises(PlaitError, match=r"is truncated or damaged \(dtype 'F32' is not known\)"):
+        unpacked(path)
 
 
 def test_a_file_without_a_checksum(tmp_path: Path) -> None:

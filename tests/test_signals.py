@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from plait.training.loop import Interrupt
 from processes import ALWAYS, COMMANDS, QUICK, hear, names, undisturbed, weights
 
 AT = """
@@ -42,6 +43,31 @@ def test_a_signal_in_the_final_evaluation(plait, empty_folder: Path) -> None:
     code, out, _ = plait("train", "forecast", "--resume", "run")
     assert code == 0
     assert "nothing is left to do: all its epochs (2) are done" in out
+
+
+LEAVE = "import os, sys; from plait import signals; signals.go_on = sys.argv[1]; {}; signals.leave()"
+
+
+def test_the_last_words_cannot_fail() -> None:
+    for before, said in (
+        ("0", b"plait: stopped; go on with r\xff.\n"),
+        ("os.close(2)", b""),
+        ("sys.stderr = None", None),
+    ):
+        command = [sys.executable, "-c", LEAVE.format(before), b"r\xff"]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        assert done.returncode == 130, done.stderr
+        assert said is None or done.stderr == said
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGTERM)
+        assert not interrupt.asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def value_of(options: Sequence[str], args: Sequence[str]) -> str:
     """What was given last for an option, as --option value or --option=value."""
     for k in range(len(args) - 1, -1, -1):
         name, equals, value = args[k].partition("=")
-        if name in options:
+        if name in options and (equals or k + 1 < len(args)):
             return value if equals else args[k + 1]
     return ""
 

@@ -50,9 +50,11 @@ def whole() -> Iterator[None]:
 
 
 def leave() -> None:
-    ignore()
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # it may have been in the middle of a print
-        sys.stdout.flush()
-    cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a bar hides it
-    os.write(2, f"{cursor}plait: stopped{'; go on with ' + go_on if go_on else ''}.\n".encode())
-    os._exit(130)
+    try:
+        ignore()
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it may have been in the middle of a print
+            sys.stdout.flush()
+        cursor = "\x1b[?25h\n" if os.isatty(2) else ""  # a bar hides it
+        os.write(2, os.fsencode(f"{cursor}plait: stopped{'; go on with ' + go_on if go_on else ''}.\n"))
+    finally:
+        os._exit(130)  # whatever has become of stdout and stderr

@@ -34,7 +34,8 @@ class Interrupt:
         self.asked = False
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self.before = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+            heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+            self.before = {s: signal.signal(s, self.ask) for s in heard}
         return self
 
     def ask(self, number: int, frame: FrameType | None) -> None:

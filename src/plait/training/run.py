@@ -100,11 +100,13 @@ class Run:
 
     def check(self, config: dict[str, Any]) -> None:
         """The settings and the data must be what the run began with, to the last bit."""
-        if config.get("checksum") != checksum(config):
+        if "checksum" not in config:
+            raise PlaitError(f"{self.path} was made by an earlier version of plait, without a checksum: train again.")
+        if config["checksum"] != checksum(config):
             raise PlaitError(f"{self.path}/config.json does not fit its checksum: put back what the run began with.")
-        for name, digest in config["data"].items():
+        for name, digest in config.get("data", {}).items():
             if sha256(read_plain(self.path / name)) != digest:
-                raise PlaitError(f"{self.path / name} has other data: put back what the run began with.")
+                raise PlaitError(f"{self.path / name} was changed: put back what the run began with.")
 
     # --- files
     def write_json(self, name: str, value: Any) -> None:

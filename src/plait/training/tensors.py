@@ -27,7 +27,10 @@ def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
 def unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     content = read_plain(path)  # not mapped: what is checked here stays as it is, whatever becomes of the file
     try:
-        tensors = from_bytes(content)
+        try:
+            tensors = from_bytes(content)
+        except KeyError as e:
+            raise ValueError(f"dtype {e} is not known") from None
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         about = header.get("__metadata__", {})
         if FORMAT not in about:
