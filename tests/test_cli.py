@@ -473,3 +473,10 @@ def test_equations_of_nothing(refused) -> None:
 def test_an_option_that_is_the_value_of_another(refused) -> None:
     said = refused("train", "forecast", "--hidden", "x", "--column", "--hidden")
     assert said == "plait: --hidden 'x': expected a whole number. See plait train forecast --help.\n"
+
+
+def test_the_column_that_was_taken_is_always_printed(plait) -> None:
+    assert plait("train", "forecast", *QUICK, "--out", "run")[0] == 0
+    for command in ("forecast", "evaluate"):
+        assert re.search(r"^data +airline.*, column 'passengers'$", plait(command, "run")[1], re.M)
+        assert json.loads(plait(command, "run", "--json", "-")[1])

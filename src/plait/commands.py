@@ -195,6 +195,8 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
     set_threads(threads)
     _, task = trained(path, NamedTask)  # type: ignore[type-abstract]
     metrics = task.evaluate()
+    if isinstance(task, Forecast):
+        output.line(f"data {task.data.name}, column '{task.data.column}'")
     print_table(task.table(metrics), output)
     output.result(metrics)
 
@@ -214,8 +216,7 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     width = max(len(label) for label in labels)
     for label, value in zip(labels, ahead, strict=True):
         output.line(f"{label:>{width}}  {value:,.6g}")
-    if data is not None:
-        output.line(f"data     {source.name}, column '{source.column}'")
+    output.line(f"data     {source.name}, column '{source.column}'")
     output.line(f"picture  {target}")
     output.result({"column": source.column, "labels": labels, "values": ahead.tolist(), "picture": str(target)})
 
