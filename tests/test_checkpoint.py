@@ -162,6 +162,15 @@ def test_checkpoint_of_other_data(tmp_path: Path) -> None:
         train(Forecast(settings, other), settings, run, resume=True)
 
 
+def test_best_weights_of_another_shape(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    tensors, meta = run.read_tensors("state.safetensors")
+    name = next(key for key in tensors if key.startswith("best."))
+    run.write_tensors("state.safetensors", {**tensors, name: torch.zeros(7, 7)}, meta)
+    with pytest.raises(PlaitError, match="does not fit the model"):
+        resume(run)
+
+
 def test_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
     run = finished_run(tmp_path)
     run.write_tensors("state.safetensors", run.read_tensors("model.safetensors")[0], {})

@@ -106,6 +106,16 @@ def test_threads_do_not_share_a_partial_file(tmp_path: Path) -> None:
     assert names(tmp_path) == list("abcdefgh")
 
 
+def test_a_protected_file_is_not_replaced(tmp_path: Path, monkeypatch) -> None:
+    """Though its folder would let it be."""
+    path = tmp_path / "mine"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != path)
+    with pytest.raises(PlaitError, match="mine cannot be written: Permission denied"):
+        write_whole(path, b"new")
+    assert path.read_text() == "old"
+
+
 def test_links_stay(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for name, exists in (("old", True), ("new", False)):

@@ -58,6 +58,19 @@ def test_a_gap_in_a_single_column_is_a_gap(tmp_path: Path, gap: str) -> None:
         series.read(path)
 
 
+def test_a_year_may_name_a_column(tmp_path: Path) -> None:
+    data = series.read(write(tmp_path, "date,2020\n2020-01-01,5\n2020-01-02,6\n"))
+    assert (data.column, data.values.tolist()) == ("2020", [5, 6])
+    data = series.read(write(tmp_path, "2019-12-31,2020\n2020-01-01,5\n2020-01-02,6\n"))
+    assert (data.column, data.values.tolist()) == ("2", [2020, 5, 6])
+
+
+def test_a_quotation_mark_too_many_swallows_no_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, 'd,v\na,1\n"b,2\nc",3\nd,4\n')
+    with pytest.raises(PlaitError, match="row 3 has a cell with several lines: look for a quotation mark too many"):
+        series.read(path)
+
+
 def test_choosing_a_column(tmp_path: Path) -> None:
     path = write(tmp_path, "date,a,b\nx,1,5\ny,2,6\n")
     assert series.read(path, "b").values.tolist() == [5, 6]

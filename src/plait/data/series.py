@@ -87,6 +87,8 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
             comma = any(a.lstrip("+-").isdecimal() and b.isdecimal() for a, b in pairwise(row))
             hint = "if a comma is a decimal one, write a point, or divide cells by ;." if comma else "is it CSV?"
             raise PlaitError(f"{name}, row {k} has {len(row)} cells, and there are {len(header)} columns: {hint}")
+        if any("\n" in cell for cell in row):
+            raise PlaitError(f"{name}, row {k} has a cell with several lines: look for a quotation mark too many.")
         row += [""] * (len(header) - len(row))
     index = column_index(name, header, rows, column, decimal)
     values = column_values(name, header, rows, index, missing, decimal)
@@ -99,7 +101,10 @@ def is_header(rows: Rows, decimal: str) -> bool:
     """Whether the first row names the columns. A name may be nearly a number (5%, 95%), if another one is a word, and
     nothing like it is below.
     """
-    first = rows[0][1]
+    first, below = rows[0][1], [row[0] for _, row in rows[1:]]
+    word = first[0] and number(first[0], decimal) is None and not moment(first[0])
+    if word and below and moment(below[0]) and moment(below[-1]):  # such as date,2020 above dates and numbers
+        return True
     if any(number(cell, decimal) is not None for cell in first):
         return False
     odd = [k for k, cell in enumerate(first) if oddity(cell)]

@@ -84,6 +84,9 @@ class State:
                 if began.get(name, value) != value:  # a setting that it lacks was not there yet: it is the default
                     was = "other data" if name == "digest" else f"{name} {began[name]}, not {value}"
                     raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
+            self.best = with_prefix(tensors, "best.")
+            if self.best:  # there are none before the first validation
+                load_weights(self.task.model, self.best, path)
             load_weights(self.task.model, with_prefix(tensors, "model."), path)
             self.task.carry(with_prefix(tensors, "carried."))
             state: dict[int, dict[str, Tensor]] = {}
@@ -97,13 +100,12 @@ class State:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
             self.schedule.load_state_dict(meta["schedule"])
             self.progress = Progress.read(meta["progress"], len(self.task.sampler))
-            self.best = with_prefix(tensors, "best.")
             restore_random(with_prefix(tensors, "random."), *meta["random"])
         except PlaitError:
             raise
         except WRONG as e:
             raise PlaitError(
-                f"{path} lacks what a checkpoint of this run has ({e}): it belongs to another one."
+                f"{path} lacks what a checkpoint of this run has ({type(e).__name__}: {e}): it belongs to another one."
             ) from None
 
 

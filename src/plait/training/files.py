@@ -48,8 +48,8 @@ def check_target(path: Path, name: str) -> None:
         folder = Path(os.path.realpath(path)).parent
         if kind in (0, stat.S_IFREG) and not folder.is_dir():
             raise PlaitError(f"{name} cannot be written: expected a file in a folder that exists.")
-        place = folder if kind in (0, stat.S_IFREG) else path
-        if not os.access(place, os.W_OK):
+        places = [folder] * (kind in (0, stat.S_IFREG)) + [path] * bool(kind)
+        if not all(os.access(place, os.W_OK) for place in places):  # a file that is protected is not replaced, either
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as e:
         if e.errno == errno.ENXIO:
