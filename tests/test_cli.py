@@ -43,7 +43,8 @@ def test_train_forecast_and_evaluate(plait, empty_folder: Path) -> None:
 
     code, out, _ = plait("forecast", "runs/forecast-1", "--steps", "3")
     assert code == 0
-    assert re.fullmatch(r"(1961-0[123]  [\d.]+\n){3}picture  runs/forecast-1/future\.png\n", out)
+    last = r"data     airline, column 'passengers'\npicture  runs/forecast-1/future\.png\n"
+    assert re.fullmatch(rf"(1961-0[123]  [\d.]+\n){{3}}{last}", out)
     assert (run / "future.png").read_bytes().startswith(b"\x89PNG")
 
 
