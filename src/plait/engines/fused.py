@@ -1,6 +1,7 @@
 """Kernels compiled for the CPU at hand: a layer, in all its directions, is one call forward and one back."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from .layout import Layout
 
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
+
+
+kept_at = lru_cache(MOST_PROGRAMS)(Kept)
 
 
 def form_of(cell: Cell, dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
@@ -53,7 +57,7 @@ class FusedEngine(Engine):
 
     def where(self, cell: Cell, w: Weights, N: int, B: int, dt: float) -> Kept:
         GH, P = w.w_hh.shape
-        return Kept(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
+        return kept_at(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
 
     def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
         return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, dt).each)]

@@ -31,7 +31,7 @@ class Layout:
         return layout
 
     def check_rows(self, x: Tensor, width: int) -> None:
-        if x.dim() < 2 or x.shape[-1] != width or x.shape[:-1].numel() != self.N:
+        if x.dim() < 2 or x.shape[-1] != width or x.numel() != self.N * width:
             raise PlaitError(
                 f"input of shape {tuple(x.shape)}: expected {self.N} rows of {width}, one for each step taken."
             )
