@@ -21,7 +21,7 @@ MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
 
 
-kept_at = lru_cache(MOST_PROGRAMS)(Kept)
+known = lru_cache(MOST_PROGRAMS)(Kept)  # not for sizes that torch.compile has left open
 
 
 def form_of(cell: Cell, dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
@@ -55,9 +55,9 @@ class FusedEngine(Engine):
             form = self.forms[key] = form_of(*key, self.schedule)
         return form
 
-    def where(self, cell: Cell, w: Weights, N: int, B: int, dt: float) -> Kept:
+    def where(self, cell: Cell, w: Weights, N: int, B: int, dt: float, of: Callable[..., Kept] = Kept) -> Kept:
         GH, P = w.w_hh.shape
-        return kept_at(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
+        return of(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
 
     def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
         return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, dt).each)]
@@ -167,7 +167,8 @@ class FusedEngine(Engine):
         needs = Needs(False, [True] * len(cell.states), [[False] * len(w.tensors) for w in weights])
         befores = [None] * len(ps)
         x = kept[0].new_empty(layout.N, weights[0].w_ih.shape[1])
-        check_back(self.where(cell, weights[0], layout.N, layout.B, dt), x, kept, d_rows, d_finals, weights, layout)
+        where = self.where(cell, weights[0], layout.N, layout.B, dt, known)
+        check_back(where, x, kept, d_rows, d_finals, weights, layout)
         _, d_state0, _, d_projected, _ = self.walk_back(
             cell, x, weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
         )
@@ -188,7 +189,8 @@ class FusedEngine(Engine):
         spend: bool = False,
         dt: float = 1,
     ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
-        check_back(self.where(cell, weights[0], layout.N, layout.B, dt), x, kept, d_rows, d_finals, weights, layout)
+        where = self.where(cell, weights[0], layout.N, layout.B, dt, known)
+        check_back(where, x, kept, d_rows, d_finals, weights, layout)
         if layout.N == 0:
             return nothing(cell, x, weights, d_finals, layout.B, needs)
         x, own = x.contiguous(), kept[0].contiguous() if spend else kept[0].clone()
