@@ -526,3 +526,7 @@ def test_a_file_without_a_checksum(tmp_path: Path) -> None:
         unpacked(path)
     path.write_bytes(packed({"weight": torch.zeros(3), "scalar": torch.ones(()), "none": torch.ones(0, 2)}, {"a": 1}))
     assert unpacked(path)[1] == {"a": 1}
+
+
+def test_a_folder_needs_a_name(refused) -> None:
+    assert "--out is empty: expected the name of a folder" in refused("train", "forecast", *QUICK, "--out", "")

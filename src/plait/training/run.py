@@ -230,6 +230,8 @@ class NewRun(Run):
 
 def free_place(out: str) -> Path:
     """Refuses what exists, but for an empty folder."""
+    if not out:
+        raise PlaitError("--out is empty: expected the name of a folder, or . for this one.")
     path = Path(out)
     with writing(path):
         if path.parent.is_file():
