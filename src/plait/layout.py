@@ -1,0 +1,293 @@
+"""Which rows there are. All of plait says it in this one way: data, layers, engines and kernels.
+
+Everything that has a time and a batch axis is a matrix of rows: step after step, and within a step the sequences that
+are still alive, longest first. That is the order of torch's PackedSequence; a dense batch (T, B) is the case in which
+all live to the end. Nothing in it is padding.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from .errors import PlaitError
+
+Whole = NDArray[np.int64]
+
+
+class Layout:
+    """How many sequences are alive at each step; never more than at the step before.
+
+    A dense one is made with every call, so it works out nothing before somebody asks for it.
+
+    A walk in chunks, forward or in reverse: it has running states (B, .), which begin as the initial ones. The first
+    chunk.B rows of them enter a chunk = layout.cut(t0, t1), and what leaves the chunk replaces those rows. A sequence
+    that has ended, or in reverse has not begun yet, keeps its row. After all chunks the running states are the last
+    states. The gradients of the states do the same on the way back, through the chunks in the opposite order.
+    """
+
+    permutation: Tensor | None = None  # (B,): the sequences as they were given, longest first
+    inverse: Tensor | None = None  # (B,): where each of them then is
+
+    def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
+        """Dense, or with sizes that were checked before."""
+        self.T, self.B, self.batch_sizes = T, B, batch_sizes
+        self.cache: dict[Any, Any] = {}  # what engines have worked out for this layout: the layers of a stack share it
+        if batch_sizes is None:
+            self.N, self.is_dense = T * B, True
+
+    @classmethod
+    def ragged(cls, batch_sizes: Tensor) -> "Layout":
+        """Of the sizes that a user's PackedSequence has: no engine sees sizes that cannot be."""
+        if torch.compiler.is_compiling():  # the op makes its own layout, when there are numbers to look at
+            return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
+        sizes = check_sizes(batch_sizes)
+        layout = cls(len(sizes), sizes[0], batch_sizes)
+        layout.sizes = sizes
+        return layout
+
+    @classmethod
+    def of_lengths(
+        cls, lengths: Tensor | Whole | Sequence[int], T: int | None = None, B: int | None = None
+    ) -> "Layout":
+        """Of the length of each sequence, in any order. T, B: of the padded tensor that they must fit, if there is one.
+
+        It has as many steps as the longest has. No sequences at all are dense.
+        """
+        found = check_lengths(lengths, T, B)
+        if not len(found):
+            return cls(T or 0, 0)
+        order = np.argsort(-found, kind="stable")
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        layout = cls._of_sorted(found[order])
+        layout.permutation, layout.inverse = torch.from_numpy(order), torch.from_numpy(inverse)
+        return layout
+
+    @classmethod
+    def _of_sorted(cls, lengths: Whole) -> "Layout":  # (B,), longest first
+        T = int(lengths[0])
+        return cls(T, len(lengths), torch.from_numpy(above(lengths, T)))
+
+    # --- the rows
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many sequences are alive at each step."""
+        return [self.B] * self.T if self.batch_sizes is None else self.batch_sizes.tolist()
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first row of each step."""
+        return [0, *accumulate(self.sizes)][: self.T]
+
+    @cached_property
+    def N(self) -> int:  # rows
+        return sum(self.sizes)
+
+    @cached_property
+    def is_dense(self) -> bool:
+        return self.N == self.T * self.B
+
+    @cached_property
+    def lengths(self) -> Whole:  # (B,)
+        """How many steps each sequence has, longest first."""
+        return above(np.array(self.sizes, np.int64), self.B)
+
+    @property
+    def offsets(self) -> Tensor | None:  # (T + 1,)
+        """The first row of each step, and the end, if they cannot be computed from T and B."""
+        return None if self.batch_sizes is None or self.is_dense else self._bounds
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        return torch.from_numpy(np.array([*self.starts, self.N]))
+
+    @cached_property
+    def _steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
+        """The step of each row, and its sequence counted from the longest."""
+        sizes = np.array(self.sizes, np.int64)
+        first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.repeat(np.arange(self.T), sizes), np.arange(self.N) - first
+
+    @cached_property
+    def step(self) -> Tensor:  # (N,)
+        """The step of each row."""
+        return torch.from_numpy(self._steps_and_places[0])
+
+    @cached_property
+    def sequence(self) -> Tensor:  # (N,)
+        """The sequence of each row, counted as they were given."""
+        place = torch.from_numpy(self._steps_and_places[1])
+        return place if self.permutation is None else self.permutation[place]
+
+    def check_rows(self, x: Tensor, width: int) -> None:
+        if x.dim() < 2 or x.shape[-1] != width or x.numel() != self.N * width:
+            raise PlaitError(
+                f"input of shape {tuple(x.shape)}: expected {self.N} rows of {width}, one for each step taken."
+            )
+
+    def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
+        """Where each row stands in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
+        return self.sequence * T + self.step if batch_first else self.step * self.B + self.sequence
+
+    def packed(self, rows: Tensor) -> PackedSequence:  # (N, .)
+        sizes = torch.tensor(self.sizes, device="cpu") if self.batch_sizes is None else self.batch_sizes
+        if self.permutation is None or self.inverse is None:
+            return PackedSequence(rows, sizes)
+        return PackedSequence(rows, sizes, self.permutation.to(rows.device), self.inverse.to(rows.device))
+
+    # --- a walk
+    def order(self, reverse: bool) -> range:
+        """The steps as the recurrence walks them. Each row starts where its own sequence starts (or ends)."""
+        return range(self.T - 1, -1, -1) if reverse else range(self.T)
+
+    def rows_before(self, reverse: bool) -> Tensor:  # (N,)
+        """Which row of a tape's history each row goes on from."""
+        key = "rows before", reverse
+        if key not in self.cache:
+            sizes = np.array(self.sizes, np.int64)
+            rows = np.arange(self.N)
+            if not reverse:  # the row of a step earlier is as many rows earlier as were alive then; B initial ones lead
+                rows += np.repeat(self.B - np.concatenate([[self.B], sizes[:-1]]), sizes)
+            else:  # the row of a step later, or the initial one, beyond all rows
+                following, sequence = np.append(sizes[1:], 0), self._steps_and_places[1]
+                rows = np.where(
+                    sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence
+                )
+            self.cache[key] = torch.from_numpy(rows)
+        before: Tensor = self.cache[key]
+        return before
+
+    # --- its parts
+    def cuts(self, steps: int) -> list[tuple[int, int]]:
+        """All of it, in chunks of so many steps; the last may have fewer."""
+        if steps < 1:
+            raise PlaitError(f"chunks of {steps} steps: expected at least 1.")
+        return [(t, min(t + steps, self.T)) for t in range(0, self.T, steps)]
+
+    def rows(self, t0: int, t1: int) -> slice:
+        """The rows of these steps, t1 not included."""
+        if self.batch_sizes is None:
+            return slice(t0 * self.B, t1 * self.B)
+        bounds = (*self.starts, self.N)
+        return slice(bounds[t0], bounds[t1])
+
+    def cut(self, t0: int, t1: int) -> "Layout":
+        """The steps from t0 up to t1, not included. Its sequences are those alive at t0: the first sizes[t0]."""
+        if not 0 <= t0 < t1 <= self.T and (t0, t1) != (0, self.T):
+            raise PlaitError(
+                f"steps {t0} to {t1} of {self.T}: expected at least one step, within those that there are."
+            )
+        if self.batch_sizes is None:
+            return Layout(t1 - t0, self.B)
+        key = "cut", t0, t1  # the same one each time: engines work out much for it, in its own cache
+        if key not in self.cache:
+            layout = Layout(t1 - t0, self.sizes[t0], self.batch_sizes[t0:t1])
+            layout.sizes = self.sizes[t0:t1]
+            self.cache[key] = layout
+        chunk: Layout = self.cache[key]
+        return chunk
+
+    def pieces(self, c: int) -> "Pieces":
+        """Every sequence in pieces of c steps, the last of which may have fewer, as sequences that run side by side."""
+        if c < 1:
+            raise PlaitError(f"pieces of {c} steps: expected at least 1.")
+        key = "pieces", c
+        if key not in self.cache:
+            self.cache[key] = self._pieces(c)
+        found: Pieces = self.cache[key]
+        return found
+
+    def _pieces(self, c: int) -> "Pieces":
+        T = min(c, self.T)
+        begins = np.arange(0, max(1, self.T), c)[:, None]  # (K, 1)
+        lengths = (self.lengths - begins).clip(max=T)  # (K, B)
+        piece, sequence = ((lengths > 0) | (begins == 0)).nonzero()  # piece after piece
+        lengths = lengths[piece, sequence]
+        order = np.argsort(-lengths, kind="stable")
+        piece, sequence, lengths = piece[order], sequence[order], lengths[order]
+        layout = Layout(T, len(lengths)) if (lengths == T).all() else Layout._of_sorted(lengths)
+        step, place = layout._steps_and_places
+        rows = np.array(self.starts, np.int64)[piece[place] * c + step] + sequence[place]
+        return Pieces(layout, *map(torch.from_numpy, (rows, piece, sequence)))
+
+    def shares(self, parts: int) -> list[int]:
+        """Where the batch is cut into that many slices of about the same work, none of them empty: 0, ..., B."""
+        B = self.B
+        parts = max(1, min(B, parts))
+        if self.is_dense:
+            return [B * k // parts for k in range(parts + 1)]
+        work = np.cumsum(self.lengths).tolist()  # steps of the sequences up to each
+        cuts = [0]
+        for k in range(1, parts):
+            even = bisect_left(work, work[-1] * k / parts)
+            cuts.append(min(max(even, cuts[-1] + 1), B - (parts - k)))  # at least one for each slice, before and after
+        return [*cuts, B]
+
+
+class Pieces(NamedTuple):
+    """K pieces of each of B sequences as K*B sequences, fewer where some sequences are shorter.
+
+    The longest pieces come first, and among pieces of one length the order is piece after piece. So if all of them have
+    c steps, the layout is dense and piece p of sequence b is number p*B + b (if all sequences have K pieces).
+    """
+
+    layout: Layout
+    rows: Tensor  # (N,): which row of the whole each row of the pieces is
+    piece: Tensor  # (K*B,): which piece each of them is, counted through time
+    sequence: Tensor  # (K*B,): and of which sequence, counted from the longest: its row in the states (B, .)
+
+
+def above(numbers: Whole, count: int) -> Whole:  # (n,), the largest first -> (count,)
+    """How many of the numbers are above 0, above 1, ... Of lengths that makes sizes, and of sizes lengths."""
+    return len(numbers) - np.searchsorted(numbers[::-1], np.arange(count), "right")
+
+
+def check_sizes(batch_sizes: Tensor) -> list[int]:
+    """The sizes, or the sentence that says which one is wrong."""
+    is_whole = not (batch_sizes.dtype.is_floating_point or batch_sizes.dtype.is_complex)
+    if batch_sizes.dim() != 1 or not is_whole or not len(batch_sizes):
+        kind = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
+        raise PlaitError(f"batch_sizes have {kind}: expected one whole number for each step.")
+    found: list[int] = batch_sizes.tolist()
+    sizes = np.array(found)  # (T,)
+    more = np.flatnonzero(sizes[1:] > sizes[:-1])
+    if sizes[-1] < 1 or len(more):
+        t = more[0] + 1 if len(more) else int((sizes < 1).argmax())
+        before = f" after {sizes[t - 1]} at the step before" if t else ""
+        raise PlaitError(
+            f"batch_sizes: step {t} has {sizes[t]} sequences{before}, expected at least 1 and never more than before: "
+            "make the PackedSequence with pack_sequence or pack_padded_sequence."
+        )
+    return found
+
+
+def check_lengths(given: Tensor | Whole | Sequence[int], T: int | None, B: int | None) -> Whole:
+    """The lengths, or the sentence that says which one is wrong."""
+    try:
+        numbers = given if len(given) else np.zeros(0, np.int64)
+        lengths = given if isinstance(given, Tensor) else torch.as_tensor(numbers, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise PlaitError(f"lengths {given!r}: expected whole numbers, one for each sequence of the batch.") from None
+    if lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
+        raise PlaitError(f"lengths of type {lengths.dtype}: expected whole numbers, such as torch.int64.")
+    if lengths.dim() != 1 or len(lengths) != (len(lengths) if B is None else B):
+        expected = "one axis" if B is None else f"({B},)"
+        raise PlaitError(
+            f"lengths of shape {tuple(lengths.shape)}: expected {expected}, one for each sequence of the batch."
+        )
+    if T == 0:
+        raise PlaitError("lengths of an input that has no steps: leave them out.")
+    found: Whole = np.array(lengths.tolist(), np.int64)  # by way of a list: .numpy() does not work within torch.func
+    if len(found) and not (found.min() >= 1 and (T is None or found.max() <= T)):
+        b = int(((found < 1) | (found > (T or found.max()))).argmax())
+        expected = "at least 1" if T is None else f"1 to {T}, the number of steps in the input"
+        raise PlaitError(f"length {found[b]} of sequence {b}: expected {expected}.")
+    return found
