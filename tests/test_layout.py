@@ -129,8 +129,16 @@ def test_a_cut_has_the_rows_of_its_steps(pair: tuple[Layout, list[int]], data) -
     assert (t1 - t0, layout.sizes[t0], len(inside)) == (chunk.T, chunk.B, chunk.N)
     assert (chunk.sizes, chunk.is_dense) == (layout.sizes[t0:t1], len(inside) == chunk.T * chunk.B)
     assert (chunk.batch_sizes is None) == (layout.batch_sizes is None)
-    again = layout.cut(t0, t1)  # with what engines have worked out for it
-    assert chunk.batch_sizes is None or again is chunk
+
+
+def test_a_layout_remembers_its_parts() -> None:
+    """With what engines have worked out for them."""
+    layout = Layout.of_lengths([5, 3, 3])
+    assert layout.cut(1, 4) is layout.cut(1, 4)
+    assert [layout.cut(t0, t1).sizes for t0, t1 in ((1, 4), (1, 5), (2, 4))] == [[3, 3, 1], [3, 3, 1, 1], [3, 1]]
+    for whole in (layout, Layout(5, 3)):
+        assert whole.pieces(2) is whole.pieces(2)
+        assert [whole.pieces(c).layout.T for c in (1, 2)] == [1, 2]
 
 
 @given(st.integers(0, 9), st.integers(1, 12))
@@ -221,7 +229,6 @@ def test_pieces_are_sequences_of_their_own(pair: tuple[Layout, list[int]], c: in
     layout, lengths = pair
     pieces = layout.pieces(c)
     check_pieces(pieces, lengths, c)
-    assert layout.pieces(c) is pieces
     if c >= layout.T:
         assert pieces.rows.tolist() == [*range(layout.N)]
         assert pieces.layout.sizes == layout.sizes
@@ -243,6 +250,8 @@ def test_shares_have_about_the_same_work() -> None:
     assert Layout(9, 7).shares(2) == [0, 3, 7]
     assert Layout(9, 7).shares(1) == [0, 7]
     assert Layout(9, 2).shares(4) == [0, 1, 2]
+    assert Layout(0, 5).shares(2) == [0, 2, 5]
+    assert Layout.of_lengths([3, 1, 1, 1]).shares(2) == [0, 1, 4]
     for lengths, parts in (([4, 4, 4, 4, 1, 1, 1, 1], 2), ([9, 8, 7, 6, 5, 4, 3, 2, 1], 3), ([5] * 6 + [1], 3)):
         bounds = Layout.of_lengths(lengths).shares(parts)
         assert (bounds[0], bounds[-1], len(bounds)) == (0, len(lengths), parts + 1)
@@ -252,16 +261,14 @@ def test_shares_have_about_the_same_work() -> None:
 
 @given(layouts(), st.integers(1, 9))
 def test_no_share_is_empty(pair: tuple[Layout, list[int]], parts: int) -> None:
-    """Where it can be otherwise, a cut is the last one at which the slices before it have less than their part."""
+    """The slices before a cut have no more than their part, and would have with the next sequence; or each has one."""
     layout, lengths = pair
     bounds, parts = layout.shares(parts), min(parts, layout.B)
     assert (bounds[0], bounds[-1], len(bounds)) == (0, layout.B, parts + 1)
     assert all(a < b for a, b in pairwise(bounds))
     for k, (a, b) in enumerate(pairwise(bounds[:-1]), 1):
-        least, most = a + 1, layout.B - (parts - k)
-        if not layout.is_dense and least < b < most:
-            done = sum(lengths[:b]) * parts
-            assert done < k * layout.N <= done + lengths[b] * parts
+        assert sum(lengths[: b + 1]) * parts > k * layout.N
+        assert b == a + 1 or sum(lengths[:b]) * parts <= k * layout.N
 
 
 def test_a_long_sequence_leaves_no_thread_idle() -> None:

@@ -5,7 +5,7 @@ are still alive, longest first. That is the order of torch's PackedSequence; a d
 all live to the end. Nothing in it is padding.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -220,16 +220,14 @@ class Layout:
 
     def shares(self, parts: int) -> list[int]:
         """Where the batch is cut into that many slices of about the same work, none of them empty: 0, ..., B."""
-        B = self.B
-        parts = max(1, min(B, parts))
+        parts = max(1, min(self.B, parts))
         if self.is_dense:
-            return [B * k // parts for k in range(parts + 1)]
+            return [self.B * k // parts for k in range(parts + 1)]
         work = np.cumsum(self.lengths).tolist()  # steps of the sequences up to each
         cuts = [0]
-        for k in range(1, parts):
-            even = bisect_left(work, work[-1] * k / parts)
-            cuts.append(min(max(even, cuts[-1] + 1), B - (parts - k)))  # at least one for each slice, before and after
-        return [*cuts, B]
+        for k in range(1, parts):  # the longest come first, so that enough sequences are left for the slices after it
+            cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // parts)))
+        return [*cuts, self.B]
 
 
 class Pieces(NamedTuple):
