@@ -46,16 +46,6 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
     assert counts == {T: steps_of(T) for T in (4, 8)}
 
 
-def test_layout_of_a_ragged_batch() -> None:
-    layout = Layout.ragged(torch.tensor([3, 2, 2, 1]))
-    assert (layout.T, layout.B, layout.N) == (4, 3, 8)
-    assert layout.starts == [0, 3, 5, 7]
-    assert list(layout.order(reverse=True)) == [3, 2, 1, 0]
-    assert not layout.is_dense
-    assert Layout(4, 3).is_dense
-    assert Layout(0, 3).N == 0
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("sizes", [[3, 3, 3], [3, 2, 1]])
 def test_tape_knows_the_state_before_each_step(sizes: list[int], reverse: bool) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def lengths_of(B: int, T: int) -> Tensor:
 
 
 def batch(B: int, T: int, *, ragged: bool) -> Layout:
-    return Layout.ragged((lengths_of(B, T) > torch.arange(T).unsqueeze(1)).sum(1)) if ragged else Layout(T, B)
+    return Layout.of_lengths(lengths_of(B, T)) if ragged else Layout(T, B)
 
 
 # --- walks from given wx on ------------------------------------------------------------------------------------------
@@ -200,24 +200,21 @@ def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
 @pytest.mark.parametrize("kind", ["panels", "slices", "products"])
 def test_what_others_have_taken_is_waited_for(kind, team) -> None:
     """A walk needs all panels, and the products after it need the rows of all slices: lengths 40, 3, 2 and 1."""
-    lengths, waited = torch.tensor([40, 3, 2, 1]), team(kind)
-    layout = Layout.ragged((lengths > torch.arange(40).unsqueeze(1)).sum(1))
+    layout, waited = Layout.of_lengths([40, 3, 2, 1]), team(kind)
     problem, x = Problem.draw(CELLS["gru"], layout, 20), torch.randn(layout.N, 3)
     expected = forward_and_backward(engines.get("numpy"), problem, x)
     assert_close(forward_and_backward(FusedEngine(), problem, x), expected)
     assert waited == [True, True]  # there and back
 
 
-def test_slices_have_about_the_same_work() -> None:
-    assert split.slices(Layout(9, 7), 1, 2) == [0, 3, 7]
-    assert split.slices(Layout(9, 7), 2, 2) == [0, 7]  # a direction each
-    assert split.slices(Layout(9, 2), 1, 4) == [0, 1, 2]
-    for lengths, parts in (([4, 4, 4, 4, 1, 1, 1, 1], 2), ([9, 8, 7, 6, 5, 4, 3, 2, 1], 3), ([5] * 6 + [1], 3)):
-        layout = Layout.ragged((torch.tensor(lengths) > torch.arange(max(lengths)).unsqueeze(1)).sum(1))
-        bounds = split.slices(layout, 1, parts)
-        assert (bounds[0], bounds[-1], len(bounds)) == (0, len(lengths), parts + 1)
-        work = [sum(lengths[a:b]) for a, b in pairwise(bounds)]
-        assert max(abs(some - sum(lengths) / parts) for some in work) < max(lengths), (lengths, bounds)
+@pytest.mark.parametrize(("directions", "count", "expected"), [(1, 2, 2), (2, 2, 1), (2, 3, 2)])
+def test_every_thread_has_a_slice_of_some_direction(directions, count, expected, set_threads, monkeypatch) -> None:
+    set_threads(count)
+    asked, shares = [], Layout.shares
+    monkeypatch.setattr(Layout, "shares", lambda self, parts: asked.append(parts) or shares(self, parts))
+    engines.get("fused").programs.clear()
+    plait.GRU(3, 5, bidirectional=directions == 2, engine="fused")(torch.randn(4, 7, 3))[0].sum().backward()
+    assert asked == [expected, expected]  # there and back
 
 
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
-from plait import PlaitError, engines
+from plait import PlaitError
 from plait.check import deviation, outputs_and_gradients, relative
 from plait.engines import fused
 from plait.kernels.layer import Layer
@@ -207,12 +207,6 @@ def test_sizes_of_a_packing_that_cannot_be(engine: str, sizes: list[int], rows: 
     packed = PackedSequence(torch.randn(rows, 3), torch.tensor(sizes, dtype=torch.int64))
     with pytest.raises(PlaitError, match=sentence):
         plait.GRU(3, 4, engine=engine)(packed)
-
-
-def test_sizes_that_are_no_whole_numbers() -> None:
-    for sizes in (torch.tensor([2.0, 1.0]), torch.tensor([2 + 0j]), torch.tensor([[2, 1]])):
-        with pytest.raises(PlaitError, match="expected one whole number for each step"):
-            engines.Layout.ragged(sizes)
 
 
 @pytest.mark.parametrize(("sizes", "rows", "sentence"), [PACKINGS[0], PACKINGS[2], PACKINGS[-1]])

@@ -7,8 +7,8 @@ import torch
 
 from ..cells import Cell
 from ..errors import PlaitError, unknown
+from ..layout import Layout
 from .base import Engine, Needs, Prepared, Tape, Weights
-from .layout import Layout
 
 ENGINES = {  # name -> where it is
     "fused": (".fused", "FusedEngine"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from .layout import Layout
+from ..layout import Layout
 
 
 class Weights(NamedTuple):

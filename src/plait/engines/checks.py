@@ -9,8 +9,8 @@ from torch import Tensor
 from ..errors import PlaitError
 from ..kernels.layer import Kept
 from ..kernels.target import Form
+from ..layout import Layout
 from .base import Weights
-from .layout import Layout
 
 
 def check(

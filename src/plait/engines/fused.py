@@ -13,9 +13,9 @@ from ..kernels.layer import Kept, Layer, Sizes, ours
 from ..kernels.program import BEFORE, PER_DIRECTION, Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
+from ..layout import Layout
 from .base import Derivative, Engine, Needs, Prepared, Tape, Weights
 from .checks import check, check_back
-from .layout import Layout
 
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called

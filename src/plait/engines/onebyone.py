@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
+from ..layout import Layout
 from .base import Derivative, Engine, Prepared, Tape, Weights
-from .layout import Layout
 
 
 class OneByOne(Engine):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.ops import tensors
+from ..layout import Layout
 from .base import Weights
-from .layout import Layout
 from .stepwise import Stepwise
 
 NATIVE = ("rnn", "rnn_relu", "lstm", "gru")  # the cells that torch itself runs as whole layers

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+from ..layout import Layout
 from . import job, split
 from .program import (
     B_HH,
@@ -76,7 +77,7 @@ class Sizes(NamedTuple):
 class Layer:
     """One layer and its batch, for the threads there are."""
 
-    def __init__(self, schedule: Schedule, batch: split.Batch, count: int, sizes: Sizes) -> None:
+    def __init__(self, schedule: Schedule, batch: Layout, count: int, sizes: Sizes) -> None:
         self.schedule, self.batch, self.count = schedule, batch, count
         self.form, self.D, self.I, self.H, self.P, self.bias = sizes
 
@@ -182,7 +183,7 @@ class Layer:
 
     def finish(self, program: Program, fuse: bool) -> None:
         shared = not fuse and split.by_units(self.form, self.batch, self.H, self.D, self.count)
-        program.finish(split.slices(self.batch, self.D, self.count), shared)
+        program.finish(self.batch.shares(-(-self.count // self.D)), shared)
         program.kept = self.kept.each
 
 
