@@ -20,8 +20,9 @@ from torch import nn
 
 from plait import PlaitError
 from plait.data import buckets
-from plait.data.batches import Rows, Streams, grouped, sentences
 from plait.data.sampler import Sampler
+from plait.data.text_batches import Streams, grouped, sentences
+from plait.layout import Layout
 from plait.tasks import softmax
 from plait.tasks.language import Corpus, Language, pick
 from plait.tasks.settings import LanguageSettings
@@ -58,13 +59,10 @@ def test_streams_read_every_token_once_and_in_order(tokens: int, B: int, steps: 
     streams = Streams(tokens, B, steps)
     seen: dict[int, list[int]] = {}
     for k in streams.batches(0):
-        rows = streams.rows(k)
-        positions = rows.positions
-        sequence = (
-            torch.arange(rows.B).expand(positions.shape) if rows.live is None else rows.live.sequence
-        )  # the stream of each row
-        assert positions.numel() <= B * steps
-        for p, b in zip(positions.flatten().tolist(), sequence.flatten().tolist(), strict=True):
+        positions, layout = streams.batch(k)
+        assert B * steps >= layout.N
+        assert (layout.batch_sizes is None) == layout.is_dense
+        for p, b in zip(positions.tolist(), layout.sequence.tolist(), strict=True):
             seen.setdefault(b, []).append(p)
     assert sorted(p for stream in seen.values() for p in stream) == list(range(tokens))
     assert all(b == a + 1 for stream in seen.values() for a, b in pairwise(stream))
@@ -75,10 +73,10 @@ def test_streams_read_every_token_once_and_in_order(tokens: int, B: int, steps: 
 def test_rows_of_sentences_hold_them_and_nothing_else(tmp_path: Path) -> None:
     task = make(tmp_path)
     train_part, picked = task.corpus.parts["train"], torch.tensor([3, 17, 5])
-    rows = sentences(train_part.starts, picked)
-    assert rows.positions.numel() == int(train_part.lengths[picked].sum())
+    positions, layout = sentences(train_part.starts, picked)
+    assert positions.shape == (int(train_part.lengths[picked].sum()),)
     for b, k in enumerate(picked.tolist()):
-        mine = rows.positions[rows.live.sequence == b]
+        mine = positions[layout.sequence == b]
         assert mine.tolist() == list(range(int(train_part.starts[k]), int(train_part.starts[k + 1])))
         given_to_it = task.before["train"][mine]
         assert given_to_it[0] == task.end
@@ -194,8 +192,7 @@ def test_the_entropy_counts_every_token_once(tmp_path: Path, monkeypatch, by: st
         for a, b in pairwise(cuts):  # the slow way: token after token
             state = None
             for k in range(a, b):
-                token = task.before["test"][k].view(1, 1)
-                h, state = task.model(token, Rows(token, None, 1), state)
+                h, state = task.model(task.before["test"][k : k + 1], Layout(1, 1), state)
                 total -= task.model.softmax.logits(h).log_softmax(1)[0, ids[k]].item()
     monkeypatch.setattr("plait.tasks.language.AT_ONCE", 16)
     assert task.entropy("test") == pytest.approx(total / len(ids), rel=1e-5)

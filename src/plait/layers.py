@@ -12,10 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 from . import autograd, cells, engines, opaque
 from .autograd import Call, is_autocast, no_jvp, no_vmap, without_autocast
 from .cells import Cell
-from .engines import Layout
 from .engines.torch import NATIVE
 from .errors import PlaitError
-from .ragged import Live, check_lengths
+from .layout import Layout
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
@@ -69,15 +68,12 @@ class Recurrent(nn.RNNBase):
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
+        lay_out = torch.compiler.disable(laid_out) if torch.compiler.is_compiling() else laid_out
+        layout, rows = lay_out(lengths, T, B, self.batch_first)
         if B == 0:
-            check_lengths(lengths, T, B)
             return self.forward(input, hx)
-        of = Live.checked
-        if torch.compiler.is_compiling():  # dynamo would make torch's operators of NumPy's
-            of = torch.compiler.disable(of)
-        live = of(lengths, T, B)
-        rows = live.places(T, self.batch_first).to(input.device)
-        y, state = self.forward(live.packed(input.flatten(0, 1).index_select(0, rows)), hx)
+        rows = rows.to(input.device)
+        y, state = self.forward(layout.packed(input.flatten(0, 1).index_select(0, rows)), hx)
         padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)
         return padded.unflatten(0, input.shape[:2]), state
 
@@ -230,6 +226,14 @@ def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
     """torch's own layers take sizes of 0, and more rows than the sizes add up to."""
     if not torch.compiler.is_compiling():
         Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
+
+
+def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, Tensor]:
+    """Of a user's lengths, and where the rows stand in the padded input. Dynamo would make torch's operators of NumPy's
+    here, so it must not look into it.
+    """
+    layout = Layout.of_lengths(lengths, T, B)
+    return layout, layout.places(T, batch_first)
 
 
 def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:

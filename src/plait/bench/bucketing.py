@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..check import worst
 from ..data import buckets
-from ..data.batches import Rows
-from ..data.batches import sentences as rows_of
 from ..data.sampler import Sampler
+from ..data.text_batches import sentences
 from ..errors import PlaitError, between
+from ..layout import Layout
 from ..memory import check_training
 from ..tasks.language import Corpus, LanguageModel
 from ..tasks.pictures import check_picture, png
@@ -56,16 +56,16 @@ class Scheme:
             return len(indices) * self.sampler.length_of(indices)
         return int(self.lengths[indices].sum())
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Rows]:
-        """Tokens, targets and how they lie; the target of padding is -1."""
-        rows = rows_of(self.corpus.starts, indices)
-        tokens, targets = self.before[rows.positions], self.corpus.ids[rows.positions].long()
-        if not self.padded or rows.live is None:
-            return tokens, targets, rows
-        T, B = self.sampler.length_of(indices), len(indices)
-        places = rows.live.places(T, batch_first=False)
-        tokens = tokens.new_zeros(T * B).index_copy(0, places, tokens).view(T, B)
-        return tokens, targets.new_full((T * B,), -1).index_copy(0, places, targets), Rows(tokens, None, B)
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Layout]:
+        """Tokens and targets (N,) and how they lie; the target of padding is -1."""
+        positions, layout = sentences(self.corpus.starts, indices)
+        tokens, targets = self.before[positions], self.corpus.ids[positions].long()
+        if not self.padded:
+            return tokens, targets, layout
+        padded = Layout(self.sampler.length_of(indices), len(indices))
+        places = layout.places(padded.T, batch_first=False)
+        tokens = tokens.new_zeros(padded.N).index_copy(0, places, tokens)
+        return tokens, targets.new_full((padded.N,), -1).index_copy(0, places, targets), padded
 
 
 class Network:
@@ -78,11 +78,11 @@ class Network:
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-3, fused=True)
 
-    def loss(self, tokens: Tensor, targets: Tensor, rows: Rows) -> Tensor:
-        result: Tensor = self.model.softmax(self.model(tokens, rows)[0], targets)
+    def loss(self, tokens: Tensor, targets: Tensor, layout: Layout) -> Tensor:
+        result: Tensor = self.model.softmax(self.model(tokens, layout)[0], targets)
         return result
 
-    def step(self, batch: tuple[Tensor, Tensor, Rows]) -> float:
+    def step(self, batch: tuple[Tensor, Tensor, Layout]) -> float:
         """Seconds of a training step."""
         start = time.perf_counter()
         self.loss(*batch).backward()
@@ -91,7 +91,7 @@ class Network:
         self.optimizer.zero_grad()
         return time.perf_counter() - start
 
-    def gradients(self, batch: tuple[Tensor, Tensor, Rows]) -> list[Tensor]:
+    def gradients(self, batch: tuple[Tensor, Tensor, Layout]) -> list[Tensor]:
         loss = self.loss(*batch)
         return [loss.detach(), *torch.autograd.grad(loss, self.parameters)]
 

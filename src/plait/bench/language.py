@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.batches import Streams
+from ..data.text_batches import Streams
 from ..errors import PlaitError, between
 from ..layers import restore, state_of, states_of
 from ..tasks.language import Corpus, Language
@@ -83,9 +83,9 @@ class Ours(Trainer):
     def forward(self) -> Callable[[], Tensor]:
         streams = self.task.sampler
         assert isinstance(streams, Streams)
-        rows = streams.rows(torch.tensor(self.at % (len(streams) - 1)))
-        ids = self.task.corpus.parts["train"].ids[rows.positions].flatten().long()
-        h, state = self.task.model(self.task.before["train"][rows.positions], rows, self.state)
+        positions, layout = streams.batch(torch.tensor(self.at % (len(streams) - 1)))
+        ids = self.task.corpus.parts["train"].ids[positions].long()
+        h, state = self.task.model(self.task.before["train"][positions], layout, self.state)
         self.state = detached(state)
         return lambda: self.task.model.softmax(h, ids)
 

@@ -12,8 +12,8 @@ from .. import cells, layers
 from ..check import worst
 from ..data import text
 from ..errors import PlaitError, between
+from ..layout import Layout
 from ..memory import check_layer
-from ..ragged import Live
 from ..tasks.settings import WIDEST
 from .report import Report, check, interleaved, ratio, timing, tracked
 from .steps import TORCH, parse_cells
@@ -33,8 +33,7 @@ class Draw:
         self.x = torch.randn(self.T, self.B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
         alive = torch.arange(self.T).unsqueeze(1) < lengths
         self.d_y = torch.randn(self.T, self.B, H) * alive.unsqueeze(2)
-        live = Live.of(lengths.numpy())
-        self.rows = live.packed(torch.randn(self.N, H, requires_grad=True))
+        self.rows = Layout.of_lengths(lengths).packed(torch.randn(self.N, H, requires_grad=True))
         self.d_rows = torch.randn(self.N, H)
         steps = max(1, round(self.N / self.B))
         self.dense_x, self.dense_d_y = torch.randn(2, steps, self.B, H)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import PlaitError, between
-from ..ragged import Whole
+from ..layout import Whole
 
 Boundaries = tuple[int, ...]
 Lengths = Sequence[int] | NDArray[Any] | Tensor
@@ -128,7 +128,7 @@ def bucket_of(lengths: Lengths, boundaries: Lengths) -> Whole:
 
 def parse(text: str, lengths: Lengths, batch: int) -> Boundaries:
     """Buckets as the command line names them: none, greedy, optimal:10, or boundaries such as 8,16,32. (Pools are no
-    buckets: data.batches knows them.)
+    buckets: data.text_batches knows them.)
     """
     if text == "none":
         return none(lengths)

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data import text
-from ..data.batches import Rows, Streams, before, grouped, sentences
 from ..data.sampler import Sampler
 from ..data.text import UNK, Encoded, Vocabulary
+from ..data.text_batches import Batch, Streams, before, grouped, sentences
 from ..errors import PlaitError, between
 from ..layers import make, state_of, states_of
+from ..layout import Layout
 from ..memory import check_training, check_use
 from ..training.files import read_plain
 from ..training.settings import check_seed
@@ -124,14 +125,14 @@ class LanguageModel(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -s.init, s.init)
 
-    def forward(self, tokens: Tensor, rows: Rows, state: Any = None) -> tuple[Tensor, Any]:
-        """Tokens as the rows say -> what the softmax is given (N, H), and the state after the last step"""
+    def forward(self, tokens: Tensor, layout: Layout, state: Any = None) -> tuple[Tensor, Any]:
+        """Tokens (N,) -> what the softmax is given (N, H), and the state after the last step"""
         x = self.dropout(self.embedding(tokens))
-        if rows.live is None:
-            y, state = self.rnn(x, state)
+        if layout.batch_sizes is None:
+            y, state = self.rnn(x.unflatten(0, (layout.T, layout.B)), state)
             y = y.flatten(0, 1)
         else:
-            packed, state = self.rnn(rows.live.packed(x), state)
+            packed, state = self.rnn(layout.packed(x), state)
             y = packed.data
         return self.dropout(y), state
 
@@ -194,20 +195,21 @@ class Language(NamedTask):
     # --- training
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         if isinstance(self.sampler, Streams):
-            rows, state = self.sampler.rows(indices), None if int(indices) == 0 else self.state
+            batch, state = self.sampler.batch(indices), None if int(indices) == 0 else self.state
             if state is not None:
-                state = tuple(s[:, : rows.B].contiguous() for s in state)
+                state = tuple(s[:, : batch[1].B].contiguous() for s in state)
         else:
-            rows, state = sentences(self.corpus.parts["train"].starts, indices), None
-        mean, state, count = self.nll("train", rows, state)
+            batch, state = sentences(self.corpus.parts["train"].starts, indices), None
+        mean, state, count = self.nll("train", batch, state)
         self.state = tuple(s.detach() for s in state) if isinstance(self.sampler, Streams) else None
         return mean, count
 
-    def nll(self, part: str, rows: Rows, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...], int]:
+    def nll(self, part: str, batch: Batch, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...], int]:
         """The mean of -log p over the rows, the states after them, and how many rows they are."""
-        tokens, targets = self.before[part][rows.positions], self.corpus.parts[part].ids[rows.positions]
-        h, after = self.model(tokens, rows, None if state is None else state_of(tuple(state)))
-        return self.model.softmax(h, targets.flatten().long()), states_of(after), targets.numel()
+        positions, layout = batch
+        tokens, targets = self.before[part][positions], self.corpus.parts[part].ids[positions]
+        h, after = self.model(tokens, layout, None if state is None else state_of(tuple(state)))
+        return self.model.softmax(h, targets.long()), states_of(after), layout.N
 
     def carried(self) -> dict[str, Tensor]:
         return {str(k): s for k, s in enumerate(self.state or ())}
@@ -221,17 +223,17 @@ class Language(NamedTask):
         """The mean of -log p over all tokens of a part: one stream from end to end, or each sentence alone."""
         self.model.eval()
         total, state = 0.0, None
-        for rows in self.passes(part):
-            mean, after, count = self.nll(part, rows, state)
+        for batch in self.passes(part):
+            mean, after, count = self.nll(part, batch, state)
             state = after if self.settings.by == "streams" else None
             total += mean.item() * count
         return total / len(self.corpus.parts[part].ids)
 
-    def passes(self, part: str) -> Iterator[Rows]:
+    def passes(self, part: str) -> Iterator[Batch]:
         encoded = self.corpus.parts[part]
         if self.settings.by == "streams":
             streams = Streams(len(encoded.ids), 1, AT_ONCE)
-            yield from (streams.rows(k) for k in streams.batches(0))
+            yield from (streams.batch(k) for k in streams.batches(0))
         else:
             order = encoded.lengths.argsort(descending=True, stable=True)
             ends = encoded.lengths[order].cumsum(0)  # cut wherever so many tokens are together
@@ -315,7 +317,7 @@ class Language(NamedTask):
             if self.settings.by == "sentences" and self.end in new:  # each sentence is by itself
                 last = int((new == self.end).nonzero()[-1])
                 new, state = new[last:], None
-            h, state = self.model(new.unsqueeze(1), Rows(new, None, 1), state)
+            h, state = self.model(new, Layout(len(new), 1), state)
             logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
             if not logits.isfinite().all():
                 raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")

@@ -1,25 +1,20 @@
 """Two ways to cut a text into batches: streams that run side by side through it, and sentences that stand alone.
 
-A batch is rows of tokens (ragged.py), without padding: where in the text the token of each row is. What the network is
+A batch is a layout (layout.py), and for each of its rows (N,) the position of a token in the text. What the network is
 given there is the token before it. (Before the first token of a sentence that is the end of the sentence before.)
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import PlaitError
-from ..ragged import Live
+from ..layout import Layout
 from .buckets import POOL, Lengths, parse
 from .sampler import Sampler
 
-
-class Rows(NamedTuple):
-    positions: Tensor  # (T, B); or (N,), ragged, and then:
-    live: Live | None
-    B: int  # sequences
+Batch = tuple[Tensor, Layout]  # positions (N,)
 
 
 class Streams:
@@ -41,15 +36,14 @@ class Streams:
         for k in range(position, len(self)):
             yield torch.tensor([k], device="cpu")
 
-    def rows(self, indices: Tensor) -> Rows:
+    def batch(self, indices: Tensor) -> Batch:
         begin = int(indices) * self.steps
         left = (self.lengths - begin).clamp(max=self.steps)  # (B,)
         alive = int((left > 0).sum())
         starts, left = self.starts[:alive] + begin, left[:alive]
-        if left[0] == left[-1]:
-            return Rows(starts + torch.arange(int(left[0]), device="cpu").unsqueeze(1), None, alive)
-        live = Live.of(left.numpy())
-        return Rows(starts[live.sequence] + live.step, live, alive)
+        even = left[0] == left[-1]
+        layout = Layout(int(left[0]), alive) if even else Layout.of_lengths(left)
+        return starts[layout.sequence] + layout.step, layout
 
 
 def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
@@ -64,7 +58,7 @@ def before(ids: Tensor, end: int) -> Tensor:
     return torch.cat([ids.new_tensor([end]), ids[:-1]])
 
 
-def sentences(starts: Tensor, indices: Tensor) -> Rows:
+def sentences(starts: Tensor, indices: Tensor) -> Batch:
     """These sentences, of those that begin at `starts` and end where the next one begins."""
-    live = Live.of((starts[indices + 1] - starts[indices]).numpy())
-    return Rows(starts[indices][live.sequence] + live.step, live, len(indices))
+    layout = Layout.of_lengths(starts[indices + 1] - starts[indices])
+    return starts[indices][layout.sequence] + layout.step, layout
