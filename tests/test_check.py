@@ -7,9 +7,11 @@ import pytest
 
 from plait import commands, engines
 from plait.cells import trace as tracing
-from plait.cells.trace import RULES, SIGNS
+from plait.cells.base import FUNCTIONS
+from plait.cells.graph import RULES, SIGNS
 
-FLIPS = [(op, k) for op in RULES for k in range(2 if op in SIGNS else 1)]
+# A rule's results, but for that of the condition of `where`, which has none.
+FLIPS = [(op, k) for op in RULES for k in range(op == "where", 2 if op in SIGNS else FUNCTIONS[op])]
 
 
 @pytest.fixture

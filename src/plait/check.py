@@ -18,8 +18,10 @@ from torch.nn.utils.rnn import PackedSequence
 from . import engines, layers
 from .autograd import Call, differentiable
 from .cells import CELLS, Cell
+from .cells.base import FUNCTIONS
+from .cells.graph import RULES, SIGNS, Graph, adjoints, write
 from .cells.ops import tensors as ops
-from .cells.trace import RULES, SIGNS, Graph, adjoints, compiled, trace, write
+from .cells.trace import compiled, trace
 from .engines import Layout, Needs, Weights
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative: max|a - b| / max|b|, tensor by tensor
@@ -97,40 +99,52 @@ def deviation(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[fl
 
 # --- rung 1: derivatives -------------------------------------------------------------------------------------------
 def rule_deviation(op: str, generator: torch.Generator) -> float:
-    """One rule alone, on arguments that are both variables: no cell uses `sub` with a variable on the left."""
-    count = 2 if op in SIGNS else 1
+    """One rule alone, on arguments that are all variables: no cell uses `sub` with a variable on the left.
+
+    Some of them are equal and some are 0: there a maximum and an absolute value have a kink.
+    """
     graph = Graph()
-    inputs = [graph.node("input", f"x{k}") for k in range(count)]
-    d = graph.node("input", "d")
-    node = graph.node(op, *inputs)
-    adjoint = adjoints([node], [d])
+    inputs, d = [graph.input(f"x{k}") for k in range(4)], graph.input("d")
+    a, b, c, e = inputs
+    count = 2 if op in SIGNS else FUNCTIONS[op]
+    node = graph.where(c < e, a, b) if op == "where" else graph.node(op, *inputs[:count])
+    adjoint, zero = adjoints([node], [d]), graph.node("const", 0.0)
     arguments = [*((f"x{k}", n) for k, n in enumerate(inputs)), ("d", d)]
-    vjp = compiled(write("rule", arguments, [(f"d{k}", adjoint[n]) for k, n in enumerate(inputs)]), ops)
+    vjp = compiled(write("rule", arguments, [(f"d{k}", adjoint.get(n, zero)) for k, n in enumerate(inputs)]), ops)
     step = compiled(write("value", arguments, [("y", node)]), ops)
-    x = [torch.randn(64, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+    x = [torch.randn(64, generator=generator, dtype=torch.float64) for _ in range(4)]
+    x[0][:8], x[1][8:16] = 0.0, x[0][8:16]
+    x = [(v.abs() + 0.1 if op in ("log", "sqrt") else v).requires_grad_() for v in x]
     d_y = torch.randn(64, generator=generator, dtype=torch.float64)
-    expected = torch.autograd.grad(step(*x, d_y)[0], x, d_y)
-    return worst(vjp(*(v.detach() for v in x), d_y), expected)
+    gradients = torch.autograd.grad(step(*x, d_y)[0], x, d_y, allow_unused=True)
+    expected = [torch.zeros_like(v) if g is None else g for v, g in zip(x, gradients, strict=True)]
+    return worst(spread(vjp(*(v.detach() for v in x), d_y), expected), expected)
 
 
-def derivative_deviation(cell: Cell, dt: int, generator: torch.Generator) -> float:
+def spread(values: Sequence[Tensor | float], like: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers as tensors."""
+    return [v if isinstance(v, Tensor) else torch.full_like(e, v) for v, e in zip(values, like, strict=True)]
+
+
+def derivative_deviation(cell: type[Cell], dt: int, generator: torch.Generator) -> float:
     def draw(count: int) -> list[Tensor]:
         return [torch.randn(64, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(count)]
 
     G, S = len(cell.gates), len(cell.states)
     wx, rh, old, d_new = draw(G), draw(G), draw(S), [d.detach() for d in draw(S)]
-    new, saved = cell.step(wx, rh, old, dt, ops)
-    inputs = [*wx, *rh, *old]
+    params = draw(len(cell.params))
+    new = cell.advance(wx, rh, old, params, dt, ops)
+    inputs = [*wx, *rh, *old, *params]
     gradients = torch.autograd.grad(new, inputs, d_new, allow_unused=True)
     expected = [torch.zeros_like(v) if g is None else g for v, g in zip(inputs, gradients, strict=True)]
     with torch.no_grad():
-        found = compiled(trace(cell, dt).vjp, ops)(*saved, *old, *new, *d_new)
-    filled = [f if isinstance(f, Tensor) else torch.full_like(e, f) for f, e in zip(found, expected, strict=True)]
-    return worst(filled, expected)
+        saved = compiled(trace(cell, dt).step, ops)(*inputs)[S:]
+        found = compiled(trace(cell, dt).vjp, ops)(*saved, *old, *new, *params, *d_new)
+    return worst(spread(found, expected), expected)
 
 
 # --- rung 2: an engine against the bare equations --------------------------------------------------------------------
-def engine_deviation(cell: Cell, name: str, dt: int, generator: torch.Generator) -> float:
+def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Generator) -> float:
     H, I, batch_sizes = 3, 2, torch.tensor([3, 3, 2, 1])
     G, layout = len(cell.gates), Layout.ragged(batch_sizes)
 

@@ -7,10 +7,10 @@ from .implicit_gru import ImplicitGRU
 from .lstm import LSTM
 from .rnn import RNN, RNNRelu
 
-CELLS: dict[str, Cell] = {cell.name: cell for cell in (RNN(), RNNRelu(), LSTM(), GRU(), ImplicitGRU())}
+CELLS: dict[str, type[Cell]] = {cell.name: cell for cell in (RNN, RNNRelu, LSTM, GRU, ImplicitGRU)}
 
 
-def get(name: str) -> Cell:
+def get(name: str) -> type[Cell]:
     if name not in CELLS:
         raise unknown("cell", name, CELLS)
     return CELLS[name]

@@ -8,12 +8,11 @@ class GRU(Cell):
     A step of dt is z**dt h + (1 - z**dt) n: exact while the gates stand still, and stable.
     """
 
-    name, gates, states, saved = "gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "rh_n")
+    gates, states, mode = ("r", "z", "n"), ("h",), "GRU"
 
-    @staticmethod
-    def step(wx, rh, state, dt, ops):  # type: ignore[no-untyped-def]
+    def step(wx, rh, state, dt, ops):
         (h,) = state
         r, z = ops.sigmoid(wx[0] + rh[0]), ops.sigmoid(wx[1] + rh[1])
         n = ops.tanh(wx[2] + r * rh[2])
         keep, _ = geometric(z, dt)
-        return (keep * h + (1 - keep) * n,), (r, z, n, rh[2])
+        return keep * h + (1 - keep) * n

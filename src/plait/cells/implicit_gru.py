@@ -8,12 +8,11 @@ class ImplicitGRU(Cell):
     The backward Euler step of h' = (1 - z)(n - h) with the gates at the old state: stable for every dt > 0.
     """
 
-    name, gates, states, saved = "implicit_gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "rh_n")
+    gates, states = ("r", "z", "n"), ("h",)
 
-    @staticmethod
-    def step(wx, rh, state, dt, ops):  # type: ignore[no-untyped-def]
+    def step(wx, rh, state, dt, ops):
         (h,) = state
         r, z = ops.sigmoid(wx[0] + rh[0]), ops.sigmoid(wx[1] + rh[1])
         n = ops.tanh(wx[2] + r * rh[2])
         a = dt * (1 - z)
-        return ((h + a * n) / (1 + a),), (r, z, n, rh[2])
+        return (h + a * n) / (1 + a)

@@ -8,13 +8,12 @@ class LSTM(Cell):
     A step of dt holds the gates still: c' = f**dt c + i g (1 + f + ... + f**(dt-1)).
     """
 
-    name, gates, states, saved = "lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o")
+    gates, states, mode = ("i", "f", "g", "o"), ("h", "c"), "LSTM"
 
-    @staticmethod
-    def step(wx, rh, state, dt, ops):  # type: ignore[no-untyped-def]
+    def step(wx, rh, state, dt, ops):
         _, c = state
         i, f = ops.sigmoid(wx[0] + rh[0]), ops.sigmoid(wx[1] + rh[1])
         g, o = ops.tanh(wx[2] + rh[2]), ops.sigmoid(wx[3] + rh[3])
         keep, gain = geometric(f, dt)
         c = keep * c + i * g * gain
-        return (o * ops.tanh(c), c), (i, f, g, o)
+        return o * ops.tanh(c), c

@@ -7,18 +7,16 @@ class RNN(Cell):
     A longer step is the same step: the cell has no time scale of its own.
     """
 
-    name, gates, states, saved = "rnn", ("a",), ("h",), ()
+    gates, states, mode = ("a",), ("h",), "RNN_TANH"
 
-    @staticmethod
-    def step(wx, rh, state, dt, ops):  # type: ignore[no-untyped-def]
-        return (ops.tanh(wx[0] + rh[0]),), ()
+    def step(wx, rh, state, ops):
+        return ops.tanh(wx[0] + rh[0])
 
 
 class RNNRelu(Cell):
     """h' = max(0, W x + b + R h + c)"""
 
-    name, gates, states, saved = "rnn_relu", ("a",), ("h",), ()
+    gates, states, mode = ("a",), ("h",), "RNN_RELU"
 
-    @staticmethod
-    def step(wx, rh, state, dt, ops):  # type: ignore[no-untyped-def]
-        return (ops.relu(wx[0] + rh[0]),), ()
+    def step(wx, rh, state, ops):
+        return ops.relu(wx[0] + rh[0])

@@ -130,16 +130,32 @@ class Vector:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def where(self, comparison: str, bound: Any, then: Any, otherwise: Any) -> "Vector":
-        """then where self is so, else otherwise; a NaN is never so."""
-        build = self.emit.build
+    def compare(self, sign: str, other: Any) -> "Vector":
+        """A condition for `where`; with a NaN it never holds."""
+        return self.map(lambda a, b: self.emit.build.fcmp_ordered(sign, a, b), other)
 
-        def emit(a: ir.Value, b: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-            return build.select(build.fcmp_ordered(comparison, a, b), yes, no)
+    def __lt__(self, other: Any) -> "Vector":
+        return self.compare("<", other)
 
-        return self.map(emit, bound, then, otherwise)
+    def __le__(self, other: Any) -> "Vector":
+        return self.compare("<=", other)
+
+    def __gt__(self, other: Any) -> "Vector":
+        return self.compare(">", other)
+
+    def __ge__(self, other: Any) -> "Vector":
+        return self.compare(">=", other)
+
+    def instruction(self, name: str) -> "Vector":
+        """One of LLVM's functions that are a single instruction: sqrt, fabs."""
+        target = self.emit.target
+        return self.map(lambda a: self.emit.intrinsic(f"llvm.{name}.{target.suffix}", target.vector, a))
 
     def clip(self, low: float, high: float) -> "Vector":
         """NaN stays NaN."""
-        above = self.where("<", low, low, self)
-        return above.where(">", high, high, above)
+        above = where(self < low, low, self)
+        return where(above > high, high, above)
+
+
+def where(condition: Vector, a: Vector | float, b: Vector | float) -> Vector:
+    return condition.map(condition.emit.build.select, a, b)
