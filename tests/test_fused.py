@@ -62,7 +62,7 @@ def batch(B: int, T: int, *, ragged: bool) -> Layout:
 class Problem:
     """A walk there and back: all that it starts from."""
 
-    cell: Cell
+    cell: type[Cell]
     layout: Layout
     weights: list[Weights]
     wx: list[Tensor]
@@ -71,7 +71,9 @@ class Problem:
     d_finals: list[Tensor]
 
     @classmethod
-    def draw(cls, cell: Cell, layout: Layout, H: int, P: int = 0, dtype: torch.dtype = torch.float32) -> "Problem":
+    def draw(
+        cls, cell: type[Cell], layout: Layout, H: int, P: int = 0, dtype: torch.dtype = torch.float32
+    ) -> "Problem":
         """Both directions."""
         G, N, B = len(cell.gates), layout.N, layout.B
         widths = [P or H, *[H] * (len(cell.states) - 1)]
@@ -422,7 +424,6 @@ class Longer(Cell):
 
     name, gates, states, saved = "longer", ("a",), ("h",), ("a",)
 
-    @staticmethod
     def step(wx, rh, state, dt, ops):
         h = ops.tanh(wx[0] + rh[0] if dt == 1 else wx[0] + dt * rh[0])
         return (h,), (h,)
@@ -431,7 +432,7 @@ class Longer(Cell):
 @pytest.mark.parametrize("dt", [1, 2])
 def test_what_is_kept_has_the_size_that_the_step_needs(dt: int) -> None:
     """A long step may keep more than a short one."""
-    engine, cell, N, B = FusedEngine(), Longer(), 6, 2
+    engine, cell, N, B = FusedEngine(), Longer, 6, 2
     w = [Weights(torch.randn(5, 3), torch.randn(5, 5), None, None, None)]
     (kept,) = engine.blank(cell, w, N, B, torch.empty(0), dt)
     shapes = engine.where(cell, w[0], N, B, dt).shapes
@@ -644,7 +645,6 @@ class Minimal(Cell):
 
     name, gates, states, saved = "minimal", ("n", "f"), ("h",), ("n", "f", "rh_n")
 
-    @staticmethod
     def step(wx, rh, state, dt, ops):
         (h,) = state
         f = ops.sigmoid(wx[1] + rh[1])
@@ -657,7 +657,6 @@ class Coupled(Cell):
 
     name, gates, states, saved = "coupled", ("f", "g", "o"), ("h", "c"), ("f", "g", "o")
 
-    @staticmethod
     def step(wx, rh, state, dt, ops):
         _, c = state
         f, g, o = ops.sigmoid(wx[0] + rh[0]), ops.tanh(wx[1] + rh[1]), ops.sigmoid(wx[2] + rh[2])
@@ -671,7 +670,6 @@ class Three(Cell):
     name, gates, states = "three", ("i", "g", "o"), ("h", "c", "m")
     saved = ("o", "g", "i", "rh_g", "c_tanh", "m_tanh", "sum")
 
-    @staticmethod
     def step(wx, rh, state, dt, ops):
         h, c, m = state
         i, o = ops.sigmoid(wx[0] + rh[0]), ops.sigmoid(wx[2] + rh[2])
@@ -688,13 +686,12 @@ class Bare(Cell):
 
     name, gates, states, saved = "bare", ("a", "b"), ("h", "s"), ()
 
-    @staticmethod
     def step(wx, rh, state, dt, ops):
         s = ops.sigmoid(wx[1] + rh[1] + 0.5 * state[1])
         return (ops.tanh(wx[0] + rh[0] - s), s), ()
 
 
-NEW = (Minimal(), Coupled(), Three(), Bare())
+NEW = (Minimal, Coupled, Three, Bare)
 
 
 def forward_and_backward(engine, problem: Problem, x: Tensor) -> list[Tensor]:
@@ -745,19 +742,20 @@ def test_a_tile_that_is_too_wide_is_refused() -> None:
         FusedEngine(Schedule(tile=(64, 4096))).form(CELLS["rnn"], Weights(*[torch.zeros(2, 2)] * 5), 1)
 
 
-@pytest.mark.parametrize(("gates", "states"), [(9, 1), (1, 5)])
-def test_a_cell_that_is_too_large_for_the_kernels_is_refused(gates, states) -> None:
+@pytest.mark.parametrize(("gates_count", "states_count"), [(9, 1), (1, 5)])
+def test_a_cell_that_is_too_large_for_the_kernels_is_refused(gates_count, states_count) -> None:
     """They have room for 8 gates and 4 states."""
 
+    def names(letter: str, count: int) -> tuple[str, ...]:
+        return tuple(f"{letter}{n}" for n in range(count))
+
     class Large(Cell):
-        name, saved = "large", ()
+        gates, states = names("g", gates_count), names("h", states_count)
 
-        @staticmethod
         def step(wx, rh, state, dt, ops):
-            return tuple(ops.tanh(sum(wx[1:], wx[0]) + sum(rh[1:], rh[0])) for _ in state), ()
+            return tuple(ops.tanh(sum(wx[1:], wx[0]) + sum(rh[1:], rh[0])) for _ in state)
 
-    Large.gates, Large.states = (tuple(f"{k}{n}" for n in range(count)) for k, count in (("g", gates), ("h", states)))
-    assert FusedEngine().why_not(Large(), torch.float32, torch.device("cpu"))
+    assert FusedEngine().why_not(Large, torch.float32, torch.device("cpu"))
 
 
 # --- other processors ------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from .errors import PlaitError
 class Call(NamedTuple):
     """What a layer is besides its tensors. Those are the initial states, if any, and per direction the weights."""
 
-    cell: Cell
+    cell: type[Cell]
     engine: str
     layout: Layout
     directions: int

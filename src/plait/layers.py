@@ -201,7 +201,7 @@ def _swap(module: nn.Module, twins: dict[type[nn.Module], type[nn.Module]]) -> b
     return False
 
 
-def cell_of(layer: nn.RNNBase) -> Cell:
+def cell_of(layer: nn.RNNBase) -> type[Cell]:
     return cells.CELLS["implicit_gru" if isinstance(layer, ImplicitGRU) else CELL_OF_MODE[layer.mode]]
 
 

@@ -39,7 +39,7 @@ class Network:
 
     def __init__(self, cell: str, B: int, T: int, n: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.cell: Cell = cells.get(cell)
+        self.cell: type[Cell] = cells.get(cell)
         self.layout, rows = Layout(T, B), len(self.cell.gates) * n
         check_layer(B, T, n, n, rows)
         bound = n**-0.5

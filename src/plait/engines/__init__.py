@@ -41,16 +41,16 @@ def check(name: str) -> str:
     return name
 
 
-def choose(name: str, cell: Cell, dtype: torch.dtype, device: torch.device) -> str:
+def choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
     """The engine of that name, or the first of AUTO that can run the layer: its name. A sentence if there is none."""
-    return _choose(name, cell, dtype, device)
+    return _choose(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy does not know that classes have a hash
 
 
 choose._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing dynamo
 
 
 @cache
-def _choose(name: str, cell: Cell, dtype: torch.dtype, device: torch.device) -> str:
+def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
     reasons = []
     for candidate in AUTO if name == "auto" else (name,):
         reason = get(candidate).why_not(cell, dtype, device)

@@ -37,7 +37,7 @@ class Weights(NamedTuple):
     def tensors(self) -> list[Tensor]:
         return [t for t in self if t is not None]
 
-    def widths(self, cell: Cell) -> list[int]:
+    def widths(self, cell: type[Cell]) -> list[int]:
         """Of the states: h has P, the others H."""
         GH, P = self.w_hh.shape
         return [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
@@ -60,7 +60,14 @@ class Tape:
 
     @classmethod
     def of(
-        cls, cell: Cell, layout: Layout, tensors: Sequence[Tensor], *, projected: bool, reverse: bool, dt: float = 1
+        cls,
+        cell: type[Cell],
+        layout: Layout,
+        tensors: Sequence[Tensor],
+        *,
+        projected: bool,
+        reverse: bool,
+        dt: float = 1,
     ) -> "Tape":
         S = len(cell.states)
         raw = tensors[S] if projected else None
@@ -92,7 +99,7 @@ class Tape:
 class Prepared:
     """The weights of a recurrence, and the sizes that they tell."""
 
-    cell: Cell
+    cell: type[Cell]
     weights: Weights
     H: int
     P: int
@@ -118,7 +125,7 @@ class Needs(NamedTuple):
     weights: Sequence[Sequence[bool]]
 
     @classmethod
-    def all(cls, cell: Cell, weights: Sequence[Weights]) -> "Needs":
+    def all(cls, cell: type[Cell], weights: Sequence[Weights]) -> "Needs":
         return cls(True, [True] * len(cell.states), [[True] * len(w.tensors) for w in weights])
 
 
@@ -138,7 +145,7 @@ class Engine(ABC):
     about: str  # one line for `plait engines`
 
     @abstractmethod
-    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         """None if this engine can run such a layer, else the sentence that the user reads."""
 
     @abstractmethod
@@ -160,16 +167,18 @@ class Engine(ABC):
         """-> per direction the derivative, per state d_ of the initial ones (D, B, .). What was kept is overwritten."""
 
     @abstractmethod
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
+    def blank(
+        self, cell: type[Cell], weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float
+    ) -> list[Tensor]:
         """The tensors that a walk keeps for its derivative, with nothing in them yet."""
 
     @abstractmethod
     def tapes(
-        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+        self, cell: type[Cell], weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
     ) -> list[Tape]:
         """What is kept, per direction and by name."""
 
-    def prepare(self, cell: Cell, w: Weights) -> Prepared:
+    def prepare(self, cell: type[Cell], w: Weights) -> Prepared:
         return Prepared(cell, w, w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1])
 
     # The whole-sequence part, which is the same for all engines but for what does these.
@@ -188,7 +197,7 @@ class Engine(ABC):
 
     def forward(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         state0: Sequence[Tensor] | None,
         weights: Sequence[Weights],
@@ -208,7 +217,7 @@ class Engine(ABC):
 
     def backward(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         weights: Sequence[Weights],
         kept: Sequence[Tensor],

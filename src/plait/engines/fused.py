@@ -24,7 +24,7 @@ WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobod
 known = lru_cache(MOST_PROGRAMS)(Kept)  # not for sizes that torch.compile has left open
 
 
-def form_of(cell: Cell, dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
+def form_of(cell: type[Cell], dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
     return Form(cell, dt, schedule.target(dtype == torch.float64), projected)
 
 
@@ -38,7 +38,7 @@ class FusedEngine(Engine):
         self.forms: dict[tuple[Any, ...], Form] = {}
         self.programs: dict[tuple[Any, ...], Program] = {}
 
-    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if device.type != "cpu":
             return f"fused runs on the CPU, the layer is on {device}: use engine='torch' there."
         if dtype not in (torch.float32, torch.float64):
@@ -48,22 +48,24 @@ class FusedEngine(Engine):
             return f"fused has room for {job.MOST_GATES} gates and {job.MOST_STATES} states, {found}: use 'torch'."
         return None
 
-    def form(self, cell: Cell, w: Weights, dt: float) -> Form:
+    def form(self, cell: type[Cell], w: Weights, dt: float) -> Form:
         key = (cell, dt, w.w_hh.dtype, w.w_hr is not None)
         form = self.forms.get(key)
         if form is None:
             form = self.forms[key] = form_of(*key, self.schedule)
         return form
 
-    def where(self, cell: Cell, w: Weights, N: int, B: int, dt: float, of: Callable[..., Kept] = Kept) -> Kept:
+    def where(self, cell: type[Cell], w: Weights, N: int, B: int, dt: float, of: Callable[..., Kept] = Kept) -> Kept:
         GH, P = w.w_hh.shape
         return of(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
 
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
+    def blank(
+        self, cell: type[Cell], weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float
+    ) -> list[Tensor]:
         return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, dt).each)]
 
     def tapes(
-        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+        self, cell: type[Cell], weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
     ) -> list[Tape]:
         where, result = self.where(cell, weights[0], layout.N, layout.B, dt), []
         for d in range(len(weights)):
@@ -92,7 +94,7 @@ class FusedEngine(Engine):
     # --- forward
     def forward(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         state0: Sequence[Tensor] | None,
         weights: Sequence[Weights],
@@ -114,7 +116,7 @@ class FusedEngine(Engine):
 
     def walk(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         kept: Tensor | None,
         state0: Sequence[Tensor] | None,
@@ -177,7 +179,7 @@ class FusedEngine(Engine):
 
     def backward(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         weights: Sequence[Weights],
         kept: Sequence[Tensor],
@@ -212,7 +214,7 @@ class FusedEngine(Engine):
 
     def walk_back(
         self,
-        cell: Cell,
+        cell: type[Cell],
         x: Tensor,
         weights: Sequence[Weights],
         kept: Tensor,
@@ -329,7 +331,7 @@ def derivative(form: Form, tape: Tape, d_projected: Tensor | None) -> Derivative
 
 
 def nothing(
-    cell: Cell, x: Tensor, weights: Sequence[Weights], d_finals: Sequence[Tensor | None], B: int, needs: Needs
+    cell: type[Cell], x: Tensor, weights: Sequence[Weights], d_finals: Sequence[Tensor | None], B: int, needs: Needs
 ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
     """No steps, or no sequences: what comes in at the end goes out at the beginning."""
     widths, D = weights[0].widths(cell), len(weights)

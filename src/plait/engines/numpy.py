@@ -13,7 +13,7 @@ from .stepwise import Stepwise
 class NumpyEngine(Stepwise):
     name, about, ops = "numpy", "NumPy, one step after another, vectorised over the batch", arrays
 
-    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if device.type != "cpu":
             return f"numpy runs on the CPU, the layer is on {device}: use engine='torch' there."
         if dtype not in (torch.float32, torch.float64):

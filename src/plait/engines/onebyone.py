@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..layout import Layout
+from ..cells.trace import trace
 from .base import Derivative, Engine, Prepared, Tape, Weights
+from .layout import Layout
 
 
 class OneByOne(Engine):
@@ -22,17 +23,19 @@ class OneByOne(Engine):
     ) -> tuple[Derivative, Sequence[Tensor]]:
         """-> and d_ of the initial states, per state (B, .)"""
 
-    def blank(self, cell: Cell, weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float) -> list[Tensor]:
+    def blank(
+        self, cell: type[Cell], weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float
+    ) -> list[Tensor]:
         kept = []
         for w in weights:
             H = w.w_hh.shape[0] // len(cell.gates)
             kept += [like.new_empty(B + N, width) for width in w.widths(cell)]
             kept += [] if w.w_hr is None else [like.new_empty(N, H)]
-            kept.append(like.new_empty(N, len(cell.saved), H))
+            kept.append(like.new_empty(N, len(trace(cell, dt).saved), H))
         return kept
 
     def tapes(
-        self, cell: Cell, weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
+        self, cell: type[Cell], weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
     ) -> list[Tape]:
         each, projected = len(kept) // len(weights), weights[0].w_hr is not None
         return [

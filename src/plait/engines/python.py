@@ -35,7 +35,7 @@ class PythonEngine(OneByOne):
     name, about = "python", "scalar loops, matrix products included: slow and certain"
     quadratic = False
 
-    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if dtype not in (torch.float32, torch.float64):
             return f"{self.name} returns float32 and float64, the layer is {dtype}: convert it first."
         return None
@@ -57,6 +57,8 @@ class PythonEngine(OneByOne):
     def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
         cell, layout, H = p.cell, tape.layout, p.H
         G, S = len(cell.gates), len(cell.states)
+        traced = trace(cell, tape.dt)
+        step = compiled(traced.step, floats)
         rows: Matrix = wx.tolist()
         states: list[Matrix] = [tape.initial(k).tolist() for k in range(S)]
         r: Matrix = p.w_hh.tolist()
@@ -70,19 +72,17 @@ class PythonEngine(OneByOne):
                 row, h = layout.starts[t] + b, states[0][b]
                 rh = [dot(r[k], h) + bias[k] for k in range(G * H)]
                 new: list[list[float]] = [[0.0] * H for _ in range(S)]
-                saved[row] = [[0.0] * H for _ in cell.saved]
+                saved[row] = [[0.0] * H for _ in traced.saved]
                 for j in range(H):
-                    values, keep = cell.step(
-                        [rows[row][g * H + j] for g in range(G)],
-                        [rh[g * H + j] for g in range(G)],
-                        [0.0 if projection is not None and k == 0 else states[k][b][j] for k in range(S)],
-                        tape.dt,
-                        floats,
+                    values = step(
+                        *(rows[row][g * H + j] for g in range(G)),
+                        *(rh[g * H + j] for g in range(G)),
+                        *(0.0 if projection is not None and k == 0 else states[k][b][j] for k in range(S)),
                     )
                     for k in range(S):
                         new[k][j] = values[k]
-                    for k in range(len(keep)):
-                        saved[row][k][j] = keep[k]
+                    for k in range(len(traced.saved)):
+                        saved[row][k][j] = values[S + k]
                 raw[row] = new[0]
                 if projection is not None:
                     new[0] = [dot(weights, new[0]) for weights in projection]

@@ -20,7 +20,8 @@ class Stepwise(OneByOne):
         """The tensor as this engine's array, sharing its memory: what is written there is written to the tensor."""
 
     def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
-        cell, layout, G = p.cell, tape.layout, len(p.cell.gates)
+        cell, layout, G, S = p.cell, tape.layout, len(p.cell.gates), len(p.cell.states)
+        step = compiled(trace(cell, tape.dt).step, self.ops)
         final = tuple(tape.initial(k).clone() for k in range(len(cell.states)))
         states = [self.array(s) for s in final]  # (B, .): rows that have ended, or not yet begun, rest here
         rows = self.array(wx).reshape(layout.N, G, p.H)
@@ -35,7 +36,8 @@ class Stepwise(OneByOne):
             at = slice(lo, lo + n)
             rh = (states[0][:n] @ r_t + bias).reshape(n, G, p.H)
             old = [s[:n] for s in states]
-            new, keep = cell.step([rows[at, g] for g in range(G)], [rh[:, g] for g in range(G)], old, tape.dt, self.ops)
+            result = step(*(rows[at, g] for g in range(G)), *(rh[:, g] for g in range(G)), *old)
+            new, keep = result[:S], result[S:]
             if raw is not None and w_hr is not None:
                 raw[at] = new[0]
                 new = (new[0] @ w_hr.T, *new[1:])
@@ -58,7 +60,7 @@ class Stepwise(OneByOne):
         )
         d_states = [self.array(d) for d in d_state0]
         d_wx = d_rows.new_empty(layout.N, G, p.H)
-        shared = derived.shared == G
+        shared = all(derived.shared)
         d_rh = d_wx if shared else d_rows.new_empty(layout.N, G, p.H)
         d_projected = None if p.w_hr is None else d_rows.new_empty(layout.N, p.P)
         d_y, d_wx_rows, d_rh_rows = self.array(d_rows), self.array(d_wx), self.array(d_rh)
@@ -74,7 +76,7 @@ class Stepwise(OneByOne):
                 d_new[0] = d_new[0] @ self.array(p.w_hr)  # (n, H)
                 new[0] = self.array(tape.raw)[at]
             old = [self.array(tape.before(k, t)) for k in range(S)]
-            d = vjp(*(saved[at, k] for k in range(len(cell.saved))), *old, *new, *d_new)
+            d = vjp(*(saved[at, k] for k in range(len(derived.saved))), *old, *new, *d_new)
             for g in range(G):
                 d_wx_rows[at, g] = d[g]
                 if not shared:

@@ -17,7 +17,7 @@ NATIVE = ("rnn", "rnn_relu", "lstm", "gru")  # the cells that torch itself runs 
 class TorchEngine(Stepwise):
     name, about, ops = "torch", "torch's own layers; step by step for cells that torch lacks; any device", tensors
 
-    def why_not(self, cell: Cell, dtype: torch.dtype, device: torch.device) -> str | None:
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         return None if dtype.is_floating_point else f"torch trains floating-point layers, this one is {dtype}."
 
     def array(self, tensor: Tensor) -> Tensor:
@@ -29,7 +29,14 @@ class TorchStepsEngine(TorchEngine):
 
 
 def unrolled(
-    cell: Cell, x: Tensor, state0: Sequence[Tensor] | None, w: Weights, layout: Layout, *, reverse: bool, dt: float = 1
+    cell: type[Cell],
+    x: Tensor,
+    state0: Sequence[Tensor] | None,
+    w: Weights,
+    layout: Layout,
+    *,
+    reverse: bool,
+    dt: float = 1,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """`step` iterated with nothing written in place: autograd differentiates it any number of times."""
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
@@ -41,7 +48,7 @@ def unrolled(
         n, lo = layout.sizes[t], layout.starts[t]
         live = [s[:n] for s in states]
         rh = torch.nn.functional.linear(live[0], w.w_hh, w.b_hh).view(n, G, H)
-        new, _ = cell.step(wx[lo : lo + n].unbind(1), rh.unbind(1), live, dt, tensors)
+        new = cell.advance(wx[lo : lo + n].unbind(1), rh.unbind(1), live, (), dt, tensors)
         if w.w_hr is not None:
             new = (new[0] @ w.w_hr.t(), *new[1:])
         rows[t] = new[0]

@@ -106,7 +106,7 @@ def emit_backward(
     cell, G, S = form.cell, form.G, form.S
     carry = [at.unit_of(at.field(job.CARRY + k), sequence, at.H) for k in range(S)]
     back = at.emit.read(at.spread(scratch))
-    saved = [at.read(at.saved(k, row)) for k in range(len(cell.saved))]
+    saved = [at.read(at.saved(k, row)) for k in range(len(trace(cell, form.dt).saved))]
     old = [0.0 if form.projected and k == 0 else at.read(at.unit_of(at.word(olds, k), r, at.H)) for k in range(S)]
     new = [at.read(at.unit_of(at.field(job.STATES + k), row, at.H)) for k in range(1, S)]
     if form.projected:

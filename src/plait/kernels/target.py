@@ -3,6 +3,7 @@
 import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import takewhile
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -83,7 +84,7 @@ class Form:
     The gates' buffer is used three times over: for wx, for what is saved, for d_wx.
     """
 
-    cell: Cell
+    cell: type[Cell]
     dt: float
     target: Target
     projected: bool = False
@@ -98,9 +99,10 @@ class Form:
 
     @cached_property
     def shared(self) -> int:
-        return trace(self.cell, self.dt).shared
+        """For so many gates, counted from the first, d_wx and d_rh are one."""
+        return len(list(takewhile(bool, trace(self.cell, self.dt).shared)))
 
     @cached_property
     def E(self) -> int:
         """Columns of H beside the gates': for what else is saved, and for each d_rh that is not d_wx."""
-        return max(len(self.cell.saved) - self.G, self.G - self.shared)
+        return max(len(trace(self.cell, self.dt).saved) - self.G, self.G - self.shared)
