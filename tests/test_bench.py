@@ -1,10 +1,12 @@
 """The benchmarks: how they take turns, what they count and what they report. Their numbers are looked at elsewhere."""
 
+import inspect
 import json
 import math
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait import layers as plait_layers
-from plait.bench import batch, bucketing, language, layers, ragged, steps
+from plait.bench import QUESTIONS, asked, batch, bucketing, language, layers, ragged, steps
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
 from plait.commands import Output
@@ -58,6 +60,26 @@ def test_contenders_take_turns_there_and_back_for_long_enough() -> None:
     again = Track(a=0.125, c=1.0)
     interleaved(again.contenders, 5, warm=False, least=0.5, clock=lambda: again.now)
     assert again.order.startswith("aaaa" + "c" + "aaaa" + "c" + "c" + "aaaa")
+
+
+def test_every_file_with_a_measure_can_be_asked() -> None:
+    folder = Path(layers.__file__).parent
+    assert sorted(QUESTIONS) == sorted(p.stem for p in folder.glob("*.py") if "\ndef measure(" in p.read_text())
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_help_reads_is_what_measure_takes(name: str) -> None:
+    """The text of the signature is read without importing the file: both must say the same."""
+    module = import_module(f"plait.bench.{name}")
+    about, signature = asked(name)
+    assert about
+    assert module.__doc__.startswith(about)
+    assert signature.parameters == inspect.signature(module.measure).parameters
+    for p in signature.parameters.values():
+        text, *metavar = p.annotation.__metadata__
+        assert text.endswith((".", ")"))
+        assert all(m.isupper() for m in metavar)
+        assert p.default is None or isinstance(p.default, p.annotation.__origin__)
 
 
 def test_too_few_repeats() -> None:

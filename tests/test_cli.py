@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli, memory
+from plait.bench import QUESTIONS, asked
 from plait.training.run import Run
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
@@ -85,6 +86,23 @@ def test_help_is_quick_because_it_does_without_torch(args: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Usage: plait" in done.stdout
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_help_of_a_benchmark_fits_a_narrow_terminal(plait, name: str) -> None:
+    code, out, _ = plait("bench", name, "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(f"--{option} " in out for option in ("threads", "json", *asked(name)[1].parameters) if "_" not in option)
+
+
+def test_an_option_of_a_benchmark_stands_beside_its_parameter(plait) -> None:
+    """Name, type, sentence and default, all from the signature of `measure`."""
+    out = plait("bench", "layers", "--help")[1]
+    assert re.search(r"--random +N +Draw so many shapes, and print the worst\.", out)
+    assert re.search(r"--input-gradient +<bool> +The gradient of the input, too\.|--input-gradient +The gradient", out)
+    assert "--no-input-gradient" not in out
+    assert re.search(r"--cells .*Of lstm, gru and rnn, with commas\.(.|\n)*?\[default: lstm,gru,rnn\]", out)
 
 
 def test_version_engines_equations(plait) -> None:

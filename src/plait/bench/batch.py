@@ -1,12 +1,13 @@
-"""What does a step of a sequence cost in small batches and in large ones, and a product in small and large layers?"""
+"""What does a training step cost, by the size of the batch and by the size of the layer?"""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from .. import engines
 from ..errors import between
 from ..tasks.settings import WIDEST
+from .options import CellName, Engine, Repeats, Seed
 from .report import Report, check, tracked
 from .steps import Case, contenders, parse_cell, race
 
@@ -28,7 +29,13 @@ def compare(case: Case, engine: str, repeats: int) -> dict[str, Any]:
     return row
 
 
-def measure(size: int, cell: str, engine: str, repeats: int, seed: int) -> Report:
+def measure(
+    size: Annotated[int, "Units, and inputs, while the batch grows."] = 256,
+    cell: CellName = "rnn",
+    engine: Engine = "auto",
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+) -> Report:
     check(repeats, seed)
     between("size", size, 1, WIDEST)
     parse_cell(cell)

@@ -1,4 +1,4 @@
-"""What does padding cost a language model, and how much of it do buckets and ragged batches save?
+"""What does padding cost, and how much of that do buckets and ragged batches save? Takes some minutes.
 
 Every scheme trains the same network on batches of its own epoch. A few batches stand for all of them: taken evenly from
 the epoch's batches in the order of their size, and counted by the slots that they have.
@@ -7,7 +7,7 @@ the epoch's batches in the order of their size, and counted by the slots that th
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
 from ..training.files import write_whole
 from ..training.loop import clip
+from .options import Engine, Repeats, Seed, Text
 from .report import Report, check, ratio, timing, tracked
 
 STATIC = (8, 16, 24, 32, 60)  # and the longest
@@ -127,16 +128,16 @@ def by_turns(net: Network, every: dict[str, Scheme], repeats: int) -> dict[str, 
 
 
 def measure(
-    data: str | None,
-    layers: str,
-    hidden: int,
-    embedding: int,
-    batch: int,
-    sentences: int,
-    engine: str,
-    picture: str | None,
-    repeats: int,
-    seed: int,
+    data: Text = None,
+    layers: Annotated[str, "Layers, with commas."] = "8,2",
+    hidden: Annotated[int, "Units in a layer."] = 400,
+    embedding: Annotated[int, "Numbers that stand for a word."] = 200,
+    batch: Annotated[int, "Sentences in a batch."] = 20,
+    sentences: Annotated[int, "Sentences that are trained on in one measurement."] = 160,
+    engine: Engine = "auto",
+    picture: Annotated[str | None, "Draw it there, as a PNG file.", "FILE"] = None,
+    repeats: Repeats = 5,
+    seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
     between("batch", batch, 1, 10**6)

@@ -1,6 +1,7 @@
-"""How exact are the kernels' tanh and sigmoid? Every float32 of a range, against float64."""
+"""How exact are tanh and sigmoid in the float32 kernels? Every number of a range, in about two minutes."""
 
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -67,7 +68,10 @@ def sweep(function: str, bound: float, step: int, *, negative: bool) -> tuple[in
     return count, absolute, where, places
 
 
-def measure(bound: float, step: int) -> Report:
+def measure(
+    bound: Annotated[float, "The range goes from minus this to this."] = 20.0,
+    step: Annotated[int, "1 takes every float32 of the range, 2 every second one, and so on."] = 1,
+) -> Report:
     between("bound", bound, 1e-30, 1e6)
     between("step", step, 1, 10**9)
     rows = []

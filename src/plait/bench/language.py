@@ -1,4 +1,4 @@
-"""How many tokens a second does a language model train on, and where does the time go?
+"""How many tokens a second does a language model train on, beside a script with torch's layers?
 
 plait's task; the same with torch.nn's layer in it; and the model as a PyTorch script has it: nn.LSTM, nn.Linear and
 cross_entropy. All with the same optimizer, clipping and data.
@@ -8,7 +8,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from ..layers import restore, state_of, states_of
 from ..tasks.language import Corpus, Language
 from ..tasks.settings import LanguageSettings
 from ..training import loop
+from .options import CellName, Repeats, Seed, Text
 from .report import Report, check, interleaved, ratio, timing
 from .steps import parse_cell
 
@@ -115,16 +116,16 @@ def detached(state: Any) -> Any:
 
 
 def measure(
-    data: str | None,
-    cell: str,
-    hidden: int,
-    layers: int,
-    batch: int,
-    steps: int,
-    softmax: str,
-    count: int,
-    repeats: int,
-    seed: int,
+    data: Text = None,
+    cell: CellName = "lstm",
+    hidden: Annotated[int, "Units in a layer."] = 200,
+    layers: Annotated[int, "Layers."] = 2,
+    batch: Annotated[int, "Streams."] = 20,
+    steps: Annotated[int, "Steps that gradients go back."] = 20,
+    softmax: Annotated[str, "full or adaptive; of plait's task."] = "full",
+    count: Annotated[int, "Training steps in one measurement."] = 20,
+    repeats: Repeats = 7,
+    seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
     between("count", count, 1, 10**6)

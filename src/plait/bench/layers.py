@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from .. import cells, engines
 from ..check import deviation, outputs_and_gradients
 from ..errors import PlaitError, between
+from .options import ABOUT_SHAPES, CellNames, Engine, Repeats, Seed
 from .report import Report, check, tracked
 from .steps import Case, contenders, extra_memory, parse_cells, parse_shapes, race
 
@@ -79,13 +80,13 @@ def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: boo
 
 
 def measure(
-    shapes: str | None,
-    cells: str,
-    random: int | None,
-    engine: str,
-    input_gradient: bool,
-    repeats: int,
-    seed: int,
+    shapes: Annotated[str | None, f"{ABOUT_SHAPES}  (default: ten from small to large)"] = None,
+    cells: CellNames = "lstm,gru,rnn",
+    random: Annotated[int | None, "Draw so many shapes, and print the worst.", "N"] = None,
+    engine: Engine = "auto",
+    input_gradient: Annotated[bool, "The gradient of the input, too."] = False,
+    repeats: Repeats = 9,
+    seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
     names = parse_cells(cells)

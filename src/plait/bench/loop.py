@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import patch
 
 import torch
@@ -26,6 +26,7 @@ from ..training.checkpoint import State
 from ..training.loop import train
 from ..training.run import Run
 from ..training.task import Task
+from .options import Repeats, Seed
 from .report import Report, check, timing
 
 
@@ -92,7 +93,11 @@ def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, f
     return whole, checkpoints.seconds, whole - calls.seconds - checkpoints.seconds
 
 
-def measure(steps: int, repeats: int, seed: int) -> Report:
+def measure(
+    steps: Annotated[int, "Steps in one measurement."] = 400,
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+) -> Report:
     check(repeats, seed)
     between("steps", steps, 1, 10**6)
     airline = ForecastSettings(seed=seed, patience=0)

@@ -1,4 +1,4 @@
-"""Where does a training step spend its time?
+"""Where does a training step of engine fused spend its time?
 
 Each phase of engine `fused` is called by itself, one after another. In a layer's own step small matrix products are
 done inside the walks, and autograd adds its part: so the step stands beside the sum.
@@ -6,7 +6,7 @@ done inside the walks, and autograd adds its part: so the step stands beside the
 
 import time
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -15,6 +15,7 @@ from ..engines import Layout, Weights
 from ..engines.fused import FusedEngine
 from ..errors import PlaitError
 from ..kernels import pages
+from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
 from .report import Report, Timing, check, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
 
@@ -91,7 +92,12 @@ def split(case: Case, repeats: int) -> list[dict[str, Any]]:
     return [*rows, row("sum", total, everything), row("step", timing(whole), everything)]
 
 
-def measure(shapes: str, cells: str, repeats: int, seed: int) -> Report:
+def measure(
+    shapes: Annotated[str, ABOUT_SHAPES] = "32,128,64,64,1",
+    cells: CellNames = "lstm",
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+) -> Report:
     check(repeats, seed)
     cases = parse_shapes(shapes, parse_cells(cells))
     for case in cases:

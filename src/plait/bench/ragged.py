@@ -1,8 +1,8 @@
-"""What does a layer cost on sentences as they come? torch's padded and packed, plait's ragged and dense."""
+"""What does a layer cost on sentences as they come, beside torch's padded and packed ones?"""
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from ..errors import PlaitError, between
 from ..layout import Layout
 from ..memory import check_layer
 from ..tasks.settings import WIDEST
+from .options import CellNames, Repeats, Seed, Text
 from .report import Report, check, interleaved, ratio, timing, tracked
 from .steps import TORCH, parse_cells
 
@@ -97,7 +98,15 @@ def compare(name: int, cell: str, draw: Draw, repeats: int) -> dict[str, Any]:
     }
 
 
-def measure(data: str | None, cells: str, batch: int, hidden: int, draws: int, repeats: int, seed: int) -> Report:
+def measure(
+    data: Text = None,
+    cells: CellNames = "lstm,gru",
+    batch: Annotated[int, "Sentences in a batch."] = 32,
+    hidden: Annotated[int, "Units, and inputs."] = 200,
+    draws: Annotated[int, "Batches drawn, each measured by itself."] = 5,
+    repeats: Repeats = 9,
+    seed: Seed = 0,
+) -> Report:
     check(repeats, seed)
     between("draws", draws, 1, 10_000)
     between("batch", batch, 1, 10**6)
