@@ -22,7 +22,8 @@ import json, os, resource, signal, sys, time, traceback
 import matplotlib.backends.backend_agg, matplotlib.figure, torch._dynamo
 from contextlib import redirect_stderr, suppress
 from importlib import import_module
-from plait import cli, commands
+from plait import cli
+from plait.cli import diagnose, train, use
 from plait.engines import fused
 for name in ("batch", "bucketing", "functions", "language", "layers", "loop", "phases", "ragged", "schedule"):
     import_module(f"plait.bench.{name}")

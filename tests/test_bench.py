@@ -18,7 +18,7 @@ from plait import layers as plait_layers
 from plait.bench import QUESTIONS, asked, batch, bucketing, language, layers, ragged, steps
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
-from plait.commands import Output
+from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
 from plait.errors import PlaitError

@@ -11,7 +11,7 @@ from plait.cells.base import geometric
 from plait.cells.graph import RULES, SIGNS, Graph, adjoints, write
 from plait.cells.ops import arrays, floats, tensors
 from plait.cells.trace import compiled, trace
-from plait.check import derivative_deviation, rule_deviation
+from plait.ladder.rungs import derivative_deviation, rule_deviation
 from some_cells import SOME
 
 STEPS = (1, 2, 3, 4, 8)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from plait import cli, memory
+from plait import cli
 from plait.bench import QUESTIONS, asked
+from plait.tasks import memory
 from plait.training.run import Run
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
@@ -390,7 +391,7 @@ def test_every_number_has_a_least_and_a_most(refused, command: str, option: str,
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_built(refused, monkeypatch, args: str) -> None:
-    monkeypatch.setattr("plait.memory.available", lambda: 2**20)
+    monkeypatch.setattr("plait.tasks.memory.available", lambda: 2**20)
     Path("book.txt").write_text("the cat sat on the mat and sat there all day\n" * 40)
     sentence = refused(*args.split())
     assert re.search(r" needs about [\d,.]+ [MG]B, and 1 MB of memory is free: lower ", sentence)
@@ -432,7 +433,7 @@ def test_what_nobody_foresaw_still_ends_with_a_sentence(refused, monkeypatch, ra
     def broken(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr("plait.commands.list_engines", broken)
+    monkeypatch.setattr("plait.cli.diagnose.list_engines", broken)
     assert f"plait: {sentence}" in refused("engines")
 
 
@@ -441,7 +442,7 @@ def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, raised: Exception) -> No
     def broken(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr("plait.commands.list_engines", broken)
+    monkeypatch.setattr("plait.cli.diagnose.list_engines", broken)
     monkeypatch.setattr(sys, "argv", ["plait", "engines"])
     with pytest.raises(type(raised)) as e:
         cli.main()

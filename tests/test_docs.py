@@ -38,7 +38,7 @@ def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyP
     ran = 0
     for line in "".join(blocks(page, "bash")).splitlines():
         args = shlex.split(line, comments=True)
-        if args[:1] != ["plait"] or args[1:2] == ["check"]:  # test_check.py runs the ladder
+        if args[:1] != ["plait"] or args[1:2] == ["check"]:  # test_ladder.py runs the ladder
             continue
         if args[1:2] == ["train"] and "--resume" not in args:
             args += ["--epochs", "1", "--hidden", "8"]

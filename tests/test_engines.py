@@ -5,9 +5,9 @@ import torch
 
 from plait import PlaitError, engines
 from plait.cells import CELLS
-from plait.check import engine_deviation
 from plait.engines import Layout, Needs, Tape, Weights
 from plait.engines.python import Walk
+from plait.ladder.rungs import engine_deviation
 
 CPU = torch.device("cpu")
 

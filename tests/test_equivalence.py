@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from plait import engines, layers
 from plait.cells import CELLS
-from plait.check import TOLERANCE, deviation, outputs_and_gradients
+from plait.ladder.compare import TOLERANCE, deviation, outputs_and_gradients
 from reference import ImplicitGRU
 
 EACH = 12  # cases for each of 5 cells x 6 engines x 4 forms x 2 dtypes

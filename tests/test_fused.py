@@ -20,13 +20,13 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import plait
 from plait import engines, layers
 from plait.cells import CELLS, Cell
-from plait.check import deviation, outputs_and_gradients, relative, with_engine
 from plait.engines import Layout, Needs, Weights, fused
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
 from plait.kernels import job, split, threads
 from plait.kernels.schedule import OFF, Schedule
 from plait.kernels.target import Form, Target
+from plait.ladder.compare import deviation, outputs_and_gradients, relative, with_engine
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 every_cell = pytest.mark.parametrize("cell", CELLS)

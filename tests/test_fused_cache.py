@@ -17,11 +17,11 @@ import torch
 from plait import engines
 from plait.cells import CELLS, Cell
 from plait.cells.gru import GRU
-from plait.check import worst
 from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
 from plait.kernels import cache, compiler
 from plait.kernels.target import Form, Target
+from plait.ladder.compare import worst
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
 TINY = Target(double=False, lanes=1, rows=1, vectors=1)  # quickly compiled
@@ -33,7 +33,7 @@ import time
 from pathlib import Path
 import torch
 import plait
-from plait.check import deviation, outputs_and_gradients, with_engine
+from plait.ladder.compare import deviation, outputs_and_gradients, with_engine
 
 reference, x = plait.RNN(3, 5, bidirectional=True, engine="numpy"), torch.randn(6, 2, 3)
 if len(sys.argv) > 1:

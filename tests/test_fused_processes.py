@@ -167,7 +167,7 @@ CHECK = """
 import sys
 import torch
 import plait
-from plait.check import deviation, outputs_and_gradients, with_engine
+from plait.ladder.compare import deviation, outputs_and_gradients, with_engine
 from plait.engines import fused, get
 from plait.kernels import split
 
@@ -261,7 +261,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import plait
-from plait.check import worst
+from plait.ladder.compare import worst
 from plait.engines import fused
 
 fused.WORTH_A_TEAM = 0

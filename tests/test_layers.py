@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
 from plait import PlaitError
-from plait.check import deviation, outputs_and_gradients, relative
 from plait.engines import fused
 from plait.kernels.layer import Layer
+from plait.ladder.compare import deviation, outputs_and_gradients, relative
 from plait.layers import states_of
 from reference import data_file
 

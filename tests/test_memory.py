@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import memory
+from plait.tasks import memory
 
 MB = 2**20
 

@@ -1,6 +1,6 @@
 """The command `plait`, and `python -m plait`: listens for signals before anything heavy is imported."""
 
-from . import signals
+from .training import signals
 
 
 def main() -> None:

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..check import worst
 from ..data import buckets
 from ..data.sampler import Sampler
 from ..data.text_batches import sentences
 from ..errors import PlaitError, between
+from ..ladder.compare import worst
 from ..layout import Layout
-from ..memory import check_training
 from ..tasks.language import Corpus, LanguageModel
+from ..tasks.memory import check_training
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
 from ..training.files import write_whole

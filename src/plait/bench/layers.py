@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import torch
 
 from .. import cells, engines
-from ..check import deviation, outputs_and_gradients
 from ..errors import PlaitError, between
+from ..ladder.compare import deviation, outputs_and_gradients
 from .options import ABOUT_SHAPES, CellNames, Engine, Repeats, Seed
 from .report import Report, check, tracked
 from .steps import Case, contenders, extra_memory, parse_cells, parse_shapes, race

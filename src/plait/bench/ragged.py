@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from .. import cells, layers
-from ..check import worst
 from ..data import text
 from ..errors import PlaitError, between
+from ..ladder.compare import worst
 from ..layout import Layout
-from ..memory import check_layer
+from ..tasks.memory import check_layer
 from ..tasks.settings import WIDEST
 from .options import CellNames, Repeats, Seed, Text
 from .report import Report, check, interleaved, ratio, timing, tracked

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from .. import cells, engines
 from ..cells import Cell
-from ..check import worst
 from ..engines import Engine, Layout, Needs, Weights
 from ..engines.fused import FusedEngine
 from ..errors import between
 from ..kernels.schedule import DEFAULT, OFF, Schedule
-from ..memory import check_layer
+from ..ladder.compare import worst
+from ..tasks.memory import check_layer
 from ..tasks.settings import WIDEST
 from .options import Repeats, Seed
 from .report import Report, check, interleaved, ratio, timing

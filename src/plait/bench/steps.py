@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .. import cells, layers
 from ..errors import PlaitError, unknown
-from ..memory import check_layer
+from ..tasks.memory import check_layer
 from .report import Timing, interleaved, ratio, timing
 
 TORCH: dict[str, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}

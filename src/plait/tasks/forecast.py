@@ -13,8 +13,8 @@ from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import make
-from ..memory import check_training, check_use
 from .base import NamedTask, Table
+from .memory import check_training, check_use
 from .pictures import forecast_picture
 from .settings import ForecastSettings
 

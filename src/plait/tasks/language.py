@@ -20,11 +20,11 @@ from ..data.text_batches import Batch, Streams, before, grouped, sentences
 from ..errors import PlaitError, between
 from ..layers import make, state_of, states_of
 from ..layout import Layout
-from ..memory import check_training, check_use
 from ..training.files import read_plain
 from ..training.settings import check_seed
 from ..training.tensors import packed, unpacked
 from .base import NamedTask, Table
+from .memory import check_training, check_use
 from .pictures import perplexity_picture
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax

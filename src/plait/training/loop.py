@@ -1,14 +1,10 @@
 """The training loop: one for all tasks."""
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +14,7 @@ from .checkpoint import Progress, State
 from .progress import Reporter, Silent
 from .run import Run
 from .settings import TrainSettings
+from .signals import Interrupt
 from .task import Task
 
 
@@ -25,26 +22,6 @@ from .task import Task
 class Outcome:
     progress: Progress
     interrupted: bool
-
-
-class Interrupt:
-    """Ctrl-C (or SIGTERM) asks the loop to stop after the step under way; a second one stops at once."""
-
-    def __enter__(self) -> "Interrupt":
-        self.asked = False
-        self.before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
-            self.before = {s: signal.signal(s, self.ask) for s in heard}
-        return self
-
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        signal.signal(number, self.before[number])
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
 
 
 def train(

@@ -15,9 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import __version__, signals
+from .. import __version__
 from ..errors import PlaitError
+from . import signals
 from .files import PARTIAL, atomically, is_old, read_plain, sync, writing
+from .settings import MOST_THREADS
 from .tensors import packed, unpacked
 
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # what a rename says to a name that is in use
@@ -91,8 +93,8 @@ class Run:
         if task is not None and found != task:
             raise PlaitError(f"{self.path} is a run of task '{found}', not '{task}'.")
         threads = config.get("threads", 1)
-        if type(threads) is not int or not 1 <= threads <= 4096:
-            raise PlaitError(f"{path} has threads {threads!r:.40}: expected a whole number from 1 to 4096.")
+        if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+            raise PlaitError(f"{path} has threads {threads!r:.40}: expected a whole number from 1 to {MOST_THREADS}.")
         for name in ("settings", "data"):
             if not isinstance(config.get(name, {}), dict):
                 raise PlaitError(f"{path} has {name} that are no JSON object: restore it from a copy.")

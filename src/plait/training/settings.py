@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}  # torch.optim's names
+MOST_THREADS = 4096
 SCHEDULES = ("constant", "cosine", "step", "plateau", "decay")
 
 

@@ -5,26 +5,23 @@
 3. every other engine, and torch.nn itself, = engine `python`: outputs and every gradient
 """
 
-import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch import Tensor
 
-from . import engines, layers
-from .autograd import Call, differentiable
-from .cells import CELLS, Cell
-from .cells.base import FUNCTIONS
-from .cells.graph import RULES, SIGNS, Graph, adjoints, write
-from .cells.ops import tensors as ops
-from .cells.trace import compiled, trace
-from .engines import Layout, Needs, Weights
+from .. import engines, layers
+from ..autograd import Call, differentiable
+from ..cells import CELLS, Cell
+from ..cells.base import FUNCTIONS
+from ..cells.graph import RULES, SIGNS, Graph, adjoints, write
+from ..cells.ops import tensors as ops
+from ..cells.trace import compiled, trace
+from ..engines import Layout, Needs, Weights
+from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative: max|a - b| / max|b|, tensor by tensor
 LENGTHS_OF_STEP = (1, 2, 3, 4)
 
 
@@ -46,55 +43,6 @@ class Skipped:
     what: str
     why: str
     holds: None = None
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    """max|found - expected| / max|expected|; against zeros, the plain difference. Other shapes and NaN: infinite."""
-    if found.shape != expected.shape:
-        return float("inf")
-    if not expected.numel():
-        return 0.0
-    difference = (found.detach().double() - expected.detach().double()).abs().max().item()
-    scale = expected.detach().abs().max().item()
-    ratio = difference / scale if scale else difference
-    return ratio if ratio == ratio else float("inf")
-
-
-def worst(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    return max((relative(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
-
-
-def outputs_and_gradients(
-    layer: nn.Module,
-    x: Tensor | PackedSequence,
-    hx: Sequence[Tensor] | None,
-    lengths: Tensor | None = None,
-    seed: int = 0,
-) -> dict[str, Tensor]:
-    """All that a layer computes: outputs, last states, and a random loss's gradients for inputs and parameters."""
-    data = (x.data if isinstance(x, PackedSequence) else x).detach().requires_grad_()
-    given: Any = x._replace(data=data) if isinstance(x, PackedSequence) else data
-    states = None if hx is None else [s.detach().requires_grad_() for s in hx]
-    hidden = None if states is None else tuple(states) if len(states) > 1 else states[0]
-    parameters = {name: p.detach().requires_grad_() for name, p in layer.named_parameters()}
-    more = {} if lengths is None else {"lengths": lengths}
-    y, last = torch.func.functional_call(layer, parameters, (given, hidden), more)
-    outputs = [y.data if isinstance(y, PackedSequence) else y, *(last if isinstance(last, tuple) else (last,))]
-    generator = torch.Generator().manual_seed(seed)
-    d_outputs = [torch.randn(o.shape, generator=generator, dtype=o.dtype).to(o.device) for o in outputs]
-    inputs = {"x": data, **{f"hx{k}": s for k, s in enumerate(states or [])}, **parameters}
-    gradients = torch.autograd.grad(outputs, list(inputs.values()), d_outputs, allow_unused=True)
-    result = {f"output {k}": o for k, o in enumerate(outputs)}
-    for (name, value), d in zip(inputs.items(), gradients, strict=True):
-        result[f"d_{name}"] = torch.zeros_like(value) if d is None else d
-    return result
-
-
-def deviation(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
-    """The largest relative difference, and where it is."""
-    if found.keys() != expected.keys():
-        raise ValueError(f"two layers with the same parameters were expected, not {list(found)} and {list(expected)}.")
-    return max((relative(found[name], expected[name]), name) for name in expected)
 
 
 # --- rung 1: derivatives -------------------------------------------------------------------------------------------
@@ -175,12 +123,6 @@ def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Gene
 
 
 # --- rung 3: whole layers ----------------------------------------------------------------------------------------
-def with_engine(layer: layers.Recurrent, engine: str) -> layers.Recurrent:
-    other = copy.deepcopy(layer)
-    other.engine = engine
-    return other
-
-
 def layer_deviation(
     cell: str, engine: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> float:

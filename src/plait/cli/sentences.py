@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from .errors import PlaitError, unknown
+from ..errors import PlaitError, unknown
 
 UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, or the copy of it that newer versions of typer have
 MEMORY = "this does not fit into memory: choose smaller sizes, such as --hidden."

@@ -4,16 +4,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from . import cells
-from .errors import PlaitError
-
-if TYPE_CHECKING:
-    from .tasks.settings import NetworkSettings
+from .. import cells
+from ..errors import PlaitError
+from .settings import NetworkSettings
 
 FLOAT = 4  # bytes
 ROOT = Path("/")
@@ -77,7 +74,7 @@ def check_layer(B: int, T: int, I: int, H: int, gates: int, layers: int = 1, *, 
     check_fits(FLOAT * of * (2 * weights + step), what, "lower one of them")
 
 
-def check_training(s: "NetworkSettings", build: Callable[[], nn.Module], tokens: int) -> None:
+def check_training(s: NetworkSettings, build: Callable[[], nn.Module], tokens: int) -> None:
     """Asked before a network is built, with the number of tokens (or values) that are in a batch.
 
     It takes weights, gradients, the optimizer's state, the best weights, a checkpoint, and what a step keeps.

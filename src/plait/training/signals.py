@@ -1,15 +1,17 @@
 """Ctrl-C and SIGTERM, from the first import to the last line: one plain line, exit code 130, nothing half written.
 
 The process ends inside the handler. An exception would be at the mercy of whatever it meets: the import of a C library
-may turn it into another one, a destructor prints it and goes on.
+may turn it into another one, a destructor prints it and goes on. While a network trains, `Interrupt` takes its place.
 """
 
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 go_on = ""  # the command that goes on with the run under way, once there is one
@@ -58,3 +60,23 @@ def leave() -> None:
         os.write(2, os.fsencode(f"{cursor}plait: stopped{'; go on with ' + go_on if go_on else ''}.\n"))
     finally:
         os._exit(130)  # whatever has become of stdout and stderr
+
+
+class Interrupt:
+    """Ctrl-C (or SIGTERM) asks the loop to stop after the step under way; a second one stops at once."""
+
+    def __enter__(self) -> "Interrupt":
+        self.asked = False
+        self.before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+            self.before = {s: signal.signal(s, self.ask) for s in heard}
+        return self
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(number, self.before[number])
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,32 @@
+"""The command line. commands.py lists every command with its options; train.py, use.py and diagnose.py do the work."""
+
+import sys
+from io import TextIOWrapper
+
+import typer
+
+from ..errors import PlaitError
+from .commands import app
+from .sentences import UsageError, one_line, said, usage
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """The sentence and exit code 2 for what the user can mend; a traceback for what only we can."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a name or a word that the terminal cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = app(standalone_mode=False, prog_name="plait")
+    except typer.Abort:
+        code = 130
+    except (UsageError, PlaitError, MemoryError, RuntimeError, OverflowError, OSError) as e:
+        if type(e).__name__ == "NoArgsIsHelpError":
+            print(e, end="")  # the help, unless typer has printed it
+            sys.exit(2)
+        sentence = usage(e, sys.argv[1:], typer.main.get_command(app)) if isinstance(e, UsageError) else said(e)
+        if sentence is None:
+            raise
+        print(f"plait: {one_line(sentence)}", file=sys.stderr)
+        code = 2
+    sys.exit(code)

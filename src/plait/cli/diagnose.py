@@ -1,0 +1,70 @@
+"""What plait can tell of itself on this machine, and how it is printed: engines, equations, check, bench."""
+
+import dataclasses
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from .. import cells, engines
+from ..bench import report
+from ..cells.trace import trace
+from ..errors import PlaitError, between
+from ..kernels.threads import openmp, why_alone
+from ..ladder.rungs import Skipped, ladder
+from .options import set_threads
+from .output import Output
+
+
+def list_engines(output: Output) -> None:
+    device, rows = torch.device("cpu"), []
+    for name in engines.names():
+        engine = engines.get(name)
+        reasons = {engine.why_not(cell, torch.float32, device) for cell in cells.CELLS.values()} - {None}
+        rows.append({"engine": name, "about": engine.about, "why_not": " ".join(sorted(map(str, reasons))) or None})
+    took = engines.choose("auto", cells.get("lstm"), torch.float32, device)
+    width = max(len(row["engine"] or "") for row in rows)
+    for row in rows:
+        output.line(
+            f"{row['engine']:<{width}}  {row['about']}" + (f"; not here: {row['why_not']}" if row["why_not"] else "")
+        )
+    output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
+    runtime = openmp()
+    output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
+    output.result({"engines": rows, "auto": took, "openmp": runtime.path if runtime else None})
+
+
+def equations(cell: str, dt: float, output: Output) -> None:
+    c = cells.get(cell)
+    between("dt", dt, 1e-6, 1e6)
+    try:
+        traced = trace(c, dt)
+    except ValueError as e:
+        raise PlaitError(str(e)) from None
+    output.line("\n".join(line.strip() for line in (c.__doc__ or "").strip().splitlines()))
+    output.line()
+    output.line(traced.step)
+    output.line(traced.vjp.rstrip())
+    output.result({"cell": cell, "dt": dt, "step": traced.step, "vjp": traced.vjp})
+
+
+def check(seed: int, output: Output, threads: int | None) -> int:
+    """0 if the ladder holds, else 1."""
+    set_threads(threads)
+    rows = []
+    for rung in ladder(seed):
+        if isinstance(rung, Skipped):
+            output.line(f"{rung.rung}  {rung.what}: skipped, {rung.why}")
+        else:
+            mark = "ok" if rung.holds else "FAILED"
+            output.line(f"{rung.rung}  {rung.what:<52} {rung.deviation:8.1e} <= {rung.tolerance:.0e}  {mark}")
+        rows.append({**dataclasses.asdict(rung), "holds": rung.holds})
+    held, failed = (sum(row["holds"] is value for row in rows) for value in (True, False))
+    output.line(f"{held} of {held + failed} hold")
+    output.result({"seed": seed, "rungs": rows})
+    return 1 if failed else 0
+
+
+def bench(name: str, output: Output, threads: int | None, **options: Any) -> None:
+    set_threads(threads)
+    report.show(import_module(f"plait.bench.{name}").measure(**options), output)

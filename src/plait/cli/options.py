@@ -1,0 +1,49 @@
+"""Options: those that several commands have, and those that are made from settings and signatures."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import between
+from ..training.settings import MOST_THREADS
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Threads = Annotated[int | None, typer.Option(help="Threads for torch.  (default: torch's choice)")]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result there too; - prints only it.")
+]
+Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default: runs/TASK-N)")]
+Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, with its own settings.")]
+
+
+def make_option(name: str, kind: Any, default: Any, text: str, metavar: str | None = None) -> inspect.Parameter:
+    about = typer.Option(f"--{name.replace('_', '-')}", help=text, metavar=metavar)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
+
+
+def with_options(
+    made: Sequence[inspect.Parameter], *, first: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these options, behind its own, or before them. It takes them as **options."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        every = [*made, *own] if first else [*own, *made]
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in every}
+        return command
+
+    return decorate
+
+
+def set_threads(threads: int | None) -> int:
+    """-> how many there are now"""
+    import torch  # not above: --help does without it
+
+    if threads is not None:
+        between("threads", threads, 1, MOST_THREADS)
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()

@@ -1,0 +1,1 @@
+"""What `plait check` does: whatever computes is compared with something slower. See rungs.py."""
