@@ -24,7 +24,8 @@ from plait.data.sampler import Sampler
 from plait.data.text_batches import Streams, grouped, sentences
 from plait.layout import Layout
 from plait.tasks import softmax
-from plait.tasks.language import Corpus, Language, pick
+from plait.tasks.corpus import Corpus
+from plait.tasks.language import Language, pick
 from plait.tasks.settings import LanguageSettings
 from plait.tasks.softmax import AdaptiveSoftmax, Softmax
 from plait.training.loop import train

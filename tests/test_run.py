@@ -20,8 +20,9 @@ from safetensors.torch import save_file
 
 from plait import PlaitError
 from plait.data import series
+from plait.tasks.corpus import Corpus
 from plait.tasks.forecast import Forecast
-from plait.tasks.language import Corpus, Language
+from plait.tasks.language import Language
 from plait.tasks.settings import ForecastSettings, LanguageSettings
 from plait.training.loop import train
 from plait.training.run import Run, config_file

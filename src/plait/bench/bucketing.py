@@ -18,7 +18,8 @@ from ..data.text_batches import sentences
 from ..errors import PlaitError, between
 from ..ladder.compare import worst
 from ..layout import Layout
-from ..tasks.language import Corpus, LanguageModel
+from ..tasks.corpus import Corpus
+from ..tasks.language_model import LanguageModel
 from ..tasks.memory import check_training
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings

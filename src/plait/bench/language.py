@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ..data.text_batches import Streams
 from ..errors import PlaitError, between
 from ..layers import restore, state_of, states_of
-from ..tasks.language import Corpus, Language
+from ..tasks.corpus import Corpus
+from ..tasks.language import Language
 from ..tasks.settings import LanguageSettings
 from ..training import loop
 from .options import CellName, Repeats, Seed, Text

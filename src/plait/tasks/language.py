@@ -1,140 +1,31 @@
-"""Language: a text in, the word (or the character) that comes next out."""
+"""The language task: a text in, the word (or the character) that comes next out. Training, evaluation, generation."""
 
-import hashlib
-import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import text
 from ..data.sampler import Sampler
-from ..data.text import UNK, Encoded, Vocabulary
-from ..data.text_batches import Batch, Streams, before, grouped, sentences
+from ..data.text import UNK
+from ..data.text_batches import Batch, Streams, grouped, sentences
 from ..errors import PlaitError, between
-from ..layers import make, state_of, states_of
+from ..layers import state_of, states_of
 from ..layout import Layout
-from ..training.files import read_plain
 from ..training.settings import check_seed
-from ..training.tensors import packed, unpacked
 from .base import NamedTask, Table
+from .corpus import Corpus
+from .language_model import LanguageModel
 from .memory import check_training, check_use
 from .pictures import perplexity_picture
 from .settings import LanguageSettings
-from .softmax import AdaptiveSoftmax, Softmax
 
-FULL = 30_000  # words up to which `auto` takes the full softmax
 COLDEST = 0.001  # temperature above 0; below it, a softmax would overflow
 AT_ONCE = 512  # steps that are evaluated together; of sentences, eight times as many tokens, more or less
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A text as numbers, in its three parts."""
-
-    name: str
-    vocabulary: Vocabulary
-    parts: Mapping[str, Encoded]
-
-    @classmethod
-    def read(cls, s: LanguageSettings) -> "Corpus":
-        assert s.data is not None
-        texts = text.read(s.data, s.validation, s.test)
-        vocabulary = Vocabulary.build(texts.parts["train"], s.level, s.min_count)
-        parts = {part: vocabulary.encode(t) for part, t in texts.parts.items()}
-        for part, encoded in parts.items():
-            if not len(encoded.ids):
-                raise PlaitError(f"{s.data} has no {s.level} in its {part} part: expected text in it.")
-        return cls(texts.name, vocabulary, parts)
-
-    @classmethod
-    def reopen(cls, folder: Path, name: str) -> "Corpus":
-        path = folder / "vocabulary.json"
-        content = read_plain(path)
-        try:
-            vocabulary = Vocabulary.from_json(json.loads(content), str(path))
-        except (ValueError, RecursionError) as e:
-            raise PlaitError(f"{path} cannot be read ({e}): restore it from a copy, or train again.") from None
-        path = folder / "tokens.safetensors"
-        tensors, unknown = unpacked(path)
-        try:
-            parts = {p: Encoded(tensors[f"{p}.ids"], tensors[f"{p}.starts"], unknown[p]) for p in text.PARTS}
-        except KeyError as e:
-            raise PlaitError(f"{path} lacks {e}: restore it from a copy, or train again.") from None
-        for part, encoded in parts.items():
-            if wrong := misfit(encoded, len(vocabulary)):
-                raise PlaitError(f"{path}: {wrong} in part {part}: restore it from a copy, or train again.")
-        return cls(name, vocabulary, parts)
-
-    def files(self) -> dict[str, bytes]:
-        tensors = {f"{p}.ids": e.ids for p, e in self.parts.items()}
-        tensors |= {f"{p}.starts": e.starts for p, e in self.parts.items()}
-        vocabulary = json.dumps(self.vocabulary.to_json(), ensure_ascii=False).encode()
-        unknown = {p: e.unknown for p, e in self.parts.items()}
-        return {"vocabulary.json": vocabulary, "tokens.safetensors": packed(tensors, unknown)}
-
-    @property
-    def end(self) -> int:
-        return self.vocabulary.index[self.vocabulary.end]
-
-    @cached_property
-    def before(self) -> dict[str, Tensor]:
-        """What the network is given for each token of a part."""
-        return {part: before(encoded.ids, self.end) for part, encoded in self.parts.items()}
-
-    @cached_property
-    def digest(self) -> str:
-        content = hashlib.sha256(json.dumps(self.vocabulary.to_json()).encode())
-        for part in text.PARTS:
-            content.update(self.parts[part].ids.numpy().tobytes())
-            content.update(self.parts[part].starts.numpy().tobytes())
-        return content.hexdigest()
-
-
-def misfit(encoded: Encoded, V: int) -> str | None:
-    """What keeps it from being a text in a vocabulary of V tokens."""
-    ids, starts, unknown = encoded.ids, encoded.starts, encoded.unknown
-    if ids.dtype != torch.int32 or ids.dim() != 1 or not len(ids):
-        return f"ids of shape {tuple(ids.shape)} and {ids.dtype}, not a row of int32,"
-    if int(ids.min()) < 0 or int(ids.max()) >= V:
-        return f"ids from {int(ids.min())} to {int(ids.max())}, with a vocabulary of {V},"
-    if starts.dtype != torch.int64 or starts.dim() != 1 or len(starts) < 2:
-        return f"starts of shape {tuple(starts.shape)} and {starts.dtype}, not a row of int64,"
-    if int(starts[0]) != 0 or int(starts[-1]) != len(ids) or int(starts.diff().min()) < 1:
-        return f"starts that do not rise from 0 to {len(ids)}"
-    if type(unknown) is not int or not 0 <= unknown <= len(ids):
-        return f"{unknown!r:.40} unknown ones of {len(ids)}"
-    return None
-
-
-class LanguageModel(nn.Module):
-    def __init__(self, s: LanguageSettings, V: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(V, s.width)
-        self.rnn = make(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, engine=s.engine)
-        self.adaptive = s.softmax == "adaptive" or (s.softmax == "auto" and V > FULL and not s.tied)
-        tied = self.embedding.weight if s.tied else None
-        self.softmax = AdaptiveSoftmax(s.hidden, V) if self.adaptive else Softmax(s.hidden, V, tied)
-        self.dropout = nn.Dropout(s.dropout)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -s.init, s.init)
-
-    def forward(self, tokens: Tensor, layout: Layout, state: Any = None) -> tuple[Tensor, Any]:
-        """Tokens (N,) -> what the softmax is given (N, H), and the state after the last step"""
-        x = self.dropout(self.embedding(tokens))
-        if layout.batch_sizes is None:
-            y, state = self.rnn(x.unflatten(0, (layout.T, layout.B)), state)
-            y = y.flatten(0, 1)
-        else:
-            packed, state = self.rnn(layout.packed(x), state)
-            y = packed.data
-        return self.dropout(y), state
 
 
 class Language(NamedTask):
