@@ -23,11 +23,9 @@ from plait.data import buckets
 from plait.data.sampler import Sampler
 from plait.data.text_batches import Streams, grouped, sentences
 from plait.layout import Layout
-from plait.tasks import softmax
 from plait.tasks.corpus import Corpus
 from plait.tasks.language import Language, pick
 from plait.tasks.settings import LanguageSettings
-from plait.tasks.softmax import AdaptiveSoftmax, Softmax
 from plait.training.loop import train
 from plait.training.run import Run
 from reference import data_file
@@ -97,55 +95,6 @@ def test_which_sentences_share_a_batch_hangs_on_the_seed(how: str) -> None:
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("held", [1 << 22, 30], ids=["at once", "in blocks"])
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_softmax_is_cross_entropy_of_the_logits(monkeypatch, held: int, tied: bool) -> None:
-    monkeypatch.setattr(softmax, "LOGITS", held)
-    V, H, N = 11, 5, 13
-    words = nn.Parameter(torch.randn(V, H, dtype=torch.float64))
-    layer = Softmax(H, V, words if tied else None).double()
-    for p in layer.parameters():
-        nn.init.normal_(p)
-    h, target = torch.randn(N, H, dtype=torch.float64, requires_grad=True), torch.randint(V, (N,))
-    target[2] = target[7] = -1
-    weights = [h, layer.matrix, layer.bias]
-    assert len(list(layer.parameters())) == (1 if tied else 2)
-    expected = 3 * nn.functional.cross_entropy(h @ layer.matrix.t() + layer.bias, target, ignore_index=-1)
-    found = 3 * layer(h, target)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    theirs = torch.autograd.grad(expected, weights)
-    for _ in range(2):  # a second backward finds what the first one found
-        ours = torch.autograd.grad(found, weights, retain_graph=True)
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-14)
-    assert ours[0][2].eq(0).all()
-    with torch.no_grad():
-        torch.testing.assert_close(3 * layer(h, target), expected, rtol=1e-12, atol=0)
-
-
-def test_words_too_unlikely_for_a_number_have_a_loss() -> None:
-    layer = Softmax(3, 4)
-    nn.init.zeros_(layer.bias)
-    layer.weight.data = torch.tensor([[200.0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
-    h, target = torch.tensor([[1.0, 2, 3], [0.5, 1, 1]], requires_grad=True), torch.tensor([1, 2])
-    assert layer.logits(h).softmax(1)[0, 1] == 0
-    expected = nn.functional.cross_entropy(layer.logits(h), target)
-    found = layer(h, target)
-    torch.testing.assert_close(found, expected)
-    for a, b in zip(torch.autograd.grad(found, h), torch.autograd.grad(expected, h), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize(("H", "V"), [(6, 2500), (1, 3), (8, 11_000), (32, 60_000)])
-def test_the_adaptive_softmax_is_a_distribution(H: int, V: int) -> None:
-    layer = AdaptiveSoftmax(H, V)
-    assert all(p.numel() for p in layer.parameters())
-    h, target = torch.randn(40, H), torch.randint(V, (40,))
-    log_p = layer.logits(h)
-    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(40), rtol=1e-4, atol=0)
-    torch.testing.assert_close(layer(h, target), -log_p.gather(1, target.unsqueeze(1)).mean(), rtol=1e-5, atol=0)
-
-
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn", "implicit_gru"])
 def test_a_batch_of_sentences_costs_what_each_alone_costs(tmp_path: Path, cell: str) -> None:
     """The loss, and the gradient of every weight."""

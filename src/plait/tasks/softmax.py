@@ -1,8 +1,10 @@
 """The end of a language model: from a state to the likelihood of the word that follows.
 
-With ten thousand words this costs more than the recurrence: see docs/language.md for the profile.
+With ten thousand words this costs more than the recurrence: see docs/language.md for the profile. Loss and gradients
+come in two parts: `by_rows` is all that the layers below wait for; `add_weights` can be done later, chunk by chunk.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,32 +38,56 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """-> the loss, d_h, d_weight, d_bias.
-
-    Some rows at a time, and in the place of their logits: those are written once, not four times over.
-    """
-    N, V = h.shape[0], weight.shape[0]
-    counts = target >= 0
-    count = int(counts.sum())
+    """-> the loss, d_h, d_weight, d_bias. Both parts, one after the other for some rows at a time: p is small."""
+    divisor = int((target >= 0).sum())
     loss, d_h, d_weight, d_bias = h.new_zeros(()), torch.empty_like(h), torch.empty_like(weight), torch.zeros_like(bias)
-    if N == 0:
+    if h.shape[0] == 0:
         d_weight.zero_()
-    for rows in blocks(N, V):
+    for rows in blocks(h.shape[0], weight.shape[0]):
+        part, d_h[rows], p = by_rows(h[rows], weight, bias, target[rows], divisor)
+        loss += part
+        add_weights(p, h[rows], divisor, d_weight, d_bias, first=rows.start == 0)
+        del p  # before the next one is made
+    return loss, d_h, d_weight, d_bias
+
+
+def by_rows(
+    h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, divisor: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The first part, which each row has for itself. -> the loss, d_h, and p, which `add_weights` needs.
+
+    The rows may be a chunk of more: `divisor` is the number of targets (without those of -1) in the whole, and the
+    losses of all chunks add up to the mean. p is the gradient of the logits, times `divisor`, in blocks of rows; it is
+    made in the place of the logits: those are written once, not four times over.
+    """
+    loss, d_h, found = h.new_zeros(()), torch.empty_like(h), []
+    counts = target >= 0
+    every = bool(counts.all())
+    for rows in blocks(h.shape[0], weight.shape[0]):
         part, wanted = h[rows], target[rows].clamp(min=0).unsqueeze(1)
-        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], V))
+        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], weight.shape[0]))
         torch.softmax(p, 1, out=p)
         entropy = -p.gather(1, wanted).log_()
         if not entropy.isfinite().all():  # a likelihood that is too small for a number: its logarithm is not
             entropy = -torch.addmm(bias, part, weight.t()).log_softmax(1).gather(1, wanted)
         p.scatter_add_(1, wanted, p.new_full((), -1).expand_as(wanted))
-        if count < N:
+        if not every:
             p.mul_(counts[rows].unsqueeze(1))
             entropy.mul_(counts[rows].unsqueeze(1))
-        loss += entropy.sum() / count
-        torch.addmm(d_h[rows], p, weight, beta=0, alpha=1 / max(1, count), out=d_h[rows])
-        d_weight.addmm_(p.t(), part, beta=1 if rows.start else 0, alpha=1 / max(1, count))
-        d_bias.add_(p.sum(0), alpha=1 / max(1, count))
-    return loss, d_h, d_weight, d_bias
+        loss += entropy.sum() / divisor
+        torch.addmm(d_h[rows], p, weight, beta=0, alpha=1 / max(1, divisor), out=d_h[rows])
+        found.append(p)
+    return loss, d_h, found
+
+
+def add_weights(
+    p: Sequence[Tensor], h: Tensor, divisor: int, d_weight: Tensor, d_bias: Tensor, *, first: bool = False
+) -> None:
+    """The second part: what these rows add to the gradients of weight and bias. `first`: d_weight holds nothing yet."""
+    scale = 1 / max(1, divisor)
+    for k, (block, rows) in enumerate(zip(p, h.split([len(block) for block in p]), strict=True)):
+        d_weight.addmm_(block.t(), rows, beta=0 if first and k == 0 else 1, alpha=scale)
+        d_bias.add_(block.sum(0), alpha=scale)
 
 
 def blocks(N: int, V: int) -> list[slice]:
