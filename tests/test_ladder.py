@@ -9,7 +9,7 @@ from plait import engines
 from plait.cells import trace as tracing
 from plait.cells.base import FUNCTIONS
 from plait.cells.graph import RULES, SIGNS
-from plait.cli.diagnose import check
+from plait.cli.diagnose import climb
 from plait.cli.output import Output
 
 # A rule's results, but for that of the condition of `where`, which has none.
@@ -24,7 +24,7 @@ def fresh_traces():
 
 
 def test_the_ladder_holds(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    assert check(0, Output(None), None) == 0
+    assert climb(0, Output(None), None) == 0
     printed = capsys.readouterr().out
     assert "FAILED" not in printed
     assert max(map(len, printed.splitlines())) <= 80
@@ -41,7 +41,7 @@ def test_a_flipped_sign_breaks_it(op: str, argument: int, monkeypatch, capsys) -
 
     monkeypatch.setitem(RULES, op, flipped)
     monkeypatch.setattr(engines, "names", lambda: ["python"])  # the rules come before all engines
-    assert check(0, Output(None), None) == 1
+    assert climb(0, Output(None), None) == 1
     printed = capsys.readouterr().out
     assert any(f"rule '{op}'" in line and "FAILED" in line for line in printed.splitlines())
 
@@ -58,7 +58,7 @@ def test_a_wrong_recurrence_breaks_it(monkeypatch, capsys) -> None:
         return dataclasses.replace(p, weights=w._replace(b_hh=None))
 
     monkeypatch.setattr(NumpyEngine, "prepare", forgetful)
-    assert check(0, Output(None), None) == 1
+    assert climb(0, Output(None), None) == 1
     failed = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
     assert failed
     assert all("engine numpy" in line for line in failed)

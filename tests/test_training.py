@@ -23,7 +23,7 @@ from plait import PlaitError, layers
 from plait.data.sampler import Sampler
 from plait.training import loop
 from plait.training.loop import clip, train
-from plait.training.progress import Lines, Silent
+from plait.training.reporter import Lines, Silent
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
 from plait.training.task import Task

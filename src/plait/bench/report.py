@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any, Protocol, TypeVar
 
 import torch
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import Progress
 
 from .. import __version__
 from ..errors import between
@@ -96,7 +96,7 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
 def tracked(items: Sequence[Item]) -> Iterator[Item]:
     """The items, and a bar on a terminal; it moves between two of them only, not while one is measured."""
     console = Console(stderr=True)
-    bar = Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
+    bar = rich.Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
     with bar:
         yield from bar.track(items, description="measuring")
 

@@ -126,7 +126,7 @@ def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
     from .output import Output
 
     check_seed(seed)
-    raise typer.Exit(diagnose.check(seed, Output(json), threads))
+    raise typer.Exit(diagnose.climb(seed, Output(json), threads))
 
 
 def add_question(name: str) -> None:

@@ -48,8 +48,8 @@ def equations(cell: str, dt: float, output: Output) -> None:
     output.result({"cell": cell, "dt": dt, "step": traced.step, "vjp": traced.vjp})
 
 
-def check(seed: int, output: Output, threads: int | None) -> int:
-    """0 if the ladder holds, else 1."""
+def climb(seed: int, output: Output, threads: int | None) -> int:
+    """plait check: every rung of the ladder. 0 if all hold, else 1."""
     set_threads(threads)
     rows = []
     for rung in ladder(seed):

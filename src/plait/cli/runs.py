@@ -1,4 +1,4 @@
-"""From the folder of a run to its task, with the settings, the data and the weights that the run has kept."""
+"""From the folder of a run to its task, with the settings, the data and the weights that are there."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
         raise PlaitError(f"{path}/config.json has settings that make no sense: {e}") from None
     except (TypeError, KeyError, ValueError, OverflowError) as e:
         raise PlaitError(f"{path}/config.json has settings that this version does not know: {e}.") from None
-    run.check(config)
+    run.check_unchanged(config)
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
         set_threads(config["threads"])  # the last bit of a sum depends on their number

@@ -8,7 +8,7 @@ from .. import cells, engines, tasks
 from ..tasks.base import NamedTask
 from ..training import signals
 from ..training.loop import Outcome, train
-from ..training.progress import reporter
+from ..training.reporter import reporter
 from ..training.run import Run, go_on
 from .options import set_threads
 from .output import Output

@@ -199,13 +199,13 @@ class Vocabulary:
     def build(cls, text: str, level: str, min_count: int = 1) -> "Vocabulary":
         """The tokens that are in the training text at least min_count times, by their count and the alphabet."""
         between("min_count", min_count, 1, 10**9)
-        kept = {UNK, end_of(level)}
+        special = {UNK, end_of(level)}
         counts = Counter(ended(text) if level == "char" else (word for line in sentences(text) for word in line))
         if counts.total() - counts[end_of(level)] < 2:
             raise PlaitError(f"The training part has fewer than two {level}s: there is nothing to predict; add text.")
-        rare = [word for word, count in counts.items() if count < min_count and word not in kept]
+        rare = [word for word, count in counts.items() if count < min_count and word not in special]
         counts[UNK] += sum(counts.pop(word) for word in rare)
-        if rare and counts.keys() == kept:
+        if rare and counts.keys() == special:
             raise PlaitError(f"min_count {min_count}: no {level} of the training part is seen so often; lower it.")
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))), level)
 

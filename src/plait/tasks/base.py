@@ -1,4 +1,4 @@
-"""What a task is to the command line: data that it reads and keeps, figures that it prints, pictures that it draws."""
+"""What a task is to the command line: data that it reads and copies, figures that it prints, pictures that it draws."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class NamedTask(Task):
     @classmethod
     @abstractmethod
     def reopen(cls, settings: Any, folder: Path, *, training: bool = False) -> Self:
-        """With the data that the run has kept. `training`: there must be memory for that, too."""
+        """With the copy of the data in the folder of a run. `training`: there must be memory for training as well."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """The data, for the run to keep."""
+        """The data, as files for the folder of a run."""
 
     @abstractmethod
     def about(self) -> list[str]:

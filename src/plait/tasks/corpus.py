@@ -1,4 +1,4 @@
-"""A text as numbers: read from files, and kept in the folder of a run."""
+"""A text as numbers: read from files, and stored in the folder of a run."""
 
 import hashlib
 import json

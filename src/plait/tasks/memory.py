@@ -81,10 +81,10 @@ def check_training(s: NetworkSettings, build: Callable[[], nn.Module], tokens: i
     """
     weights = weights_of(build)
     state = 2 if s.optimizer != "sgd" else 1 if s.momentum else 0  # numbers for each weight
-    kept = 1 + 1 + state  # weights, best weights, state: in memory, and once more as the bytes of a checkpoint
+    copies = 1 + 1 + state  # weights, best weights, state: in memory, and once more as the bytes of a checkpoint
     # Gates and states, and their gradients.
     step = tokens * s.layers * s.hidden * 2 * (len(cells.get(s.cell).gates) + 1)
-    needed = FLOAT * (weights * (2 * kept + 1) + step)
+    needed = FLOAT * (weights * (2 * copies + 1) + step)
     check_fits(needed, f"training {weights:,} weights on batches of {tokens:,}", "lower --hidden, --layers or --batch")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import PlaitError
 from .checkpoint import Progress, State
-from .progress import Reporter, Silent
+from .reporter import Reporter, Silent
 from .run import Run
 from .settings import TrainSettings
 from .signals import Interrupt

@@ -100,7 +100,7 @@ class Run:
                 raise PlaitError(f"{path} has {name} that are no JSON object: restore it from a copy.")
         return config
 
-    def check(self, config: dict[str, Any]) -> None:
+    def check_unchanged(self, config: dict[str, Any]) -> None:
         """The settings and the data must be what the run began with, to the last bit."""
         if "checksum" not in config:
             raise PlaitError(f"{self.path} was made by an earlier version of plait, without a checksum: train again.")

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 REFRESH = 0.1  # seconds between two looks at the bar: a step of a small model takes a hundredth of that
 SILENCE = 10.0  # seconds after which a log gets a line though no epoch has ended
@@ -26,8 +26,9 @@ class Bar:
         self.shown_as = shown
         self.say = console.print
         columns = "epoch {task.fields[epoch]}", "{task.fields[loss]}", "{task.fields[rate]} " + unit + "/s"
-        texts = [TextColumn(text) for text in columns]
-        self.bar = Progress(texts[0], BarColumn(bar_width=None), *texts[1:], TimeRemainingColumn(), console=console)
+        texts = [rich.TextColumn(text) for text in columns]
+        middle, left = rich.BarColumn(bar_width=None), rich.TimeRemainingColumn()
+        self.bar = rich.Progress(texts[0], middle, *texts[1:], left, console=console)
         self.steps, self.shown = 0, 0.0
 
     def start(self, done: int, total: int, epochs: int) -> None:
