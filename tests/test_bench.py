@@ -118,7 +118,7 @@ def test_a_report_prints_each_table_with_the_rows_that_have_its_keys(capsys) -> 
 @pytest.mark.parametrize("input_gradient", [False, True])
 @pytest.mark.parametrize("case", [Case("lstm", 2, 5, 3, 4), Case("gru", 3, 4, 6, 5, 3), Case("rnn", 1, 2, 1, 1, 2)])
 def test_the_work_is_what_torch_counts(case: Case, input_gradient: bool) -> None:
-    layer = plait_layers.make(case.cell, case.I, case.H, case.layers, engine="torch:steps")
+    layer = plait_layers.layer(case.cell, case.I, case.H, case.layers, engine="torch:steps")
     x = torch.randn(case.T, case.B, case.I, requires_grad=input_gradient)
     with FlopCounterMode(display=False) as counter:
         layer(x)[0].sum().backward()

@@ -5,8 +5,9 @@ import torch
 
 from plait import PlaitError, engines
 from plait.cells import CELLS
-from plait.engines import Layout, Needs, Tape, Weights
+from plait.engines import Layout, Needs, Weights
 from plait.engines.python import Walk
+from plait.engines.tape import Room
 from plait.ladder.rungs import engine_deviation
 
 CPU = torch.device("cpu")
@@ -39,9 +40,9 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
             cell, engine = CELLS["gru"], engines.get(name)
             w = Weights(torch.randn(6, 1), torch.randn(6, 2), None, None, None)
             x, layout = torch.randn(T, 1), Layout(T, 1)
-            rows, _, kept = engine.forward(cell, x, [torch.zeros(1, 1, 2)], [w], layout)
-            needs = Needs.all(cell, [w])
-            engine.backward(cell, x, [w], kept, torch.ones_like(rows), [None], layout, needs=needs)
+            ps = [engine.prepare(cell, w)]
+            rows, _, kept = engine.forward(ps, x, [torch.zeros(1, 1, 2)], layout)
+            engine.backward(ps, x, kept, torch.ones_like(rows), [None], layout, needs=Needs.all(ps))
         counts[T] = taken
     assert counts == {T: steps_of(T) for T in (4, 8)}
 
@@ -50,13 +51,13 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
 @pytest.mark.parametrize("sizes", [[3, 3, 3], [3, 2, 1]])
 def test_tape_knows_the_state_before_each_step(sizes: list[int], reverse: bool) -> None:
     layout = Layout.ragged(torch.tensor(sizes))
-    history = torch.arange(layout.B + layout.N).float().unsqueeze(1)
-    tape = Tape.of(CELLS["rnn"], layout, [history, torch.empty(layout.N, 0, 1)], projected=False, reverse=reverse)
+    room = Room(CELLS["rnn"], 1, layout.N, layout.B, 1, 1, False, reverse)
+    tape = room.tape(torch.arange(room.total).float(), layout)
     for t in range(layout.T):
         for b in range(sizes[t]):
             previous = t + 1 if reverse else t - 1
             alive = 0 <= previous < layout.T and b < sizes[previous]
-            expected = tape.states(0)[layout.starts[previous] + b] if alive else tape.initial(0)[b]
+            expected = tape.states[0][layout.starts[previous] + b] if alive else tape.initial[0][b]
             assert tape.before(0, t)[b] == expected
     assert torch.equal(tape.before_all(0), torch.cat([tape.before(0, t) for t in range(layout.T)]))
 

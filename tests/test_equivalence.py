@@ -77,7 +77,7 @@ def pair(c: Case) -> tuple[nn.Module, nn.Module]:
     options = {"bias": c.bias, "batch_first": c.batch_first, "dropout": c.dropout, "bidirectional": c.bidirectional}
     options |= {"proj_size": c.proj_size} if c.proj_size else {}
     torch.manual_seed(c.seed)
-    ours = layers.make(c.cell, c.I, c.H, c.layers, dtype=c.dtype, engine=c.engine, **options)
+    ours = layers.layer(c.cell, c.I, c.H, c.layers, dtype=c.dtype, engine=c.engine, **options)
     if c.cell == "rnn_relu":
         options["nonlinearity"] = "relu"
     peers = {"lstm": nn.LSTM, "gru": nn.GRU, "implicit_gru": ImplicitGRU}

@@ -23,7 +23,9 @@ from plait.cells import CELLS, Cell
 from plait.engines import Layout, Needs, Weights, fused
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
-from plait.kernels import job, split, threads
+from plait.kernels import split, threads
+from plait.kernels.records import launch as LAUNCH
+from plait.kernels.records import product as PRODUCT
 from plait.kernels.schedule import OFF, Schedule
 from plait.kernels.target import Form, Target
 from plait.ladder.compare import deviation, outputs_and_gradients, relative, with_engine
@@ -96,16 +98,20 @@ class Problem:
         )
 
     def walk(self, engine: FusedEngine) -> list[Tensor]:
-        """Rows, last states, tapes; then all that comes of the way back."""
-        cell, layout, weights = self.cell, self.layout, self.weights
-        prepared = [engine.prepare(cell, w) for w in weights]
-        rows, finals, kept = engine.recur(prepared, self.wx, self.state0, layout, 1)
-        tapes = engine.tapes(cell, weights, kept, layout, 1)
-        result = [rows, *finals, *(tape.states(k).clone() for tape in tapes for k in range(len(cell.states)))]
-        derivatives, d_state0 = engine.recur_vjp(prepared, kept, self.d_rows, self.d_finals, layout, 1)
-        for d in derivatives:
-            result += [d.d_wx, *d.d_rh, *([] if d.d_projected is None else [d.d_projected])]
-        return [*result, *d_state0]
+        """All states, then all that comes of the way back; then, per state and direction, the first and last ones."""
+        cell, layout, S = self.cell, self.layout, len(self.cell.states)
+        rows, ends = [], []
+        for d, w in enumerate(self.weights):
+            p = engine.prepare(cell, w, reverse=d == 1)
+            last, tape = engine.recur(p, self.wx[d], [s[d] for s in self.state0], layout)
+            rows += [s.clone() for s in tape.states]
+            d_rows = self.d_rows[:, d * p.P : (d + 1) * p.P]
+            g, d_state0 = engine.recur_vjp(
+                p, tape, [d_rows, *[None] * (S - 1)], [f[d] for f in self.d_finals], spend=True
+            )
+            rows += [g.d_wx, *g.d_rh, *([] if g.d_projected is None else [g.d_projected])]
+            ends += [s.unsqueeze(0) for s in (*last, *d_state0)]
+        return [*rows, *ends]
 
 
 def assert_same_bits(found: list[Tensor], expected: list[Tensor], where: object) -> None:
@@ -168,10 +174,11 @@ def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
     @ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
     def parallel(kernel: int, block: int, count: int, flags: int) -> None:
         walk = ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernel)
-        launch = (ctypes.c_int64 * job.LAUNCH_SIZE).from_address(block)
-        places = {"panels": [block + 8 * job.PREPARED], "slices": [block + 8 * job.TAKEN]}
-        products = [launch[job.GEMMS] + g * job.WALK_SIZE * 8 for g in range(launch[job.GEMM_COUNT])]
-        places["products"] = [product + 8 * job.GEMM_TAKEN for product in products]
+        launch = (ctypes.c_int64 * LAUNCH.LAUNCH_SIZE).from_address(block)
+        places = {"panels": [block + 8 * LAUNCH.READY_TAKEN], "slices": [block + 8 * LAUNCH.SLICE_TAKEN]}
+        whole = range(launch[LAUNCH.WHOLE], launch[LAUNCH.PRODUCTS])
+        products = [launch[LAUNCH.FIRST_PRODUCT] + k * PRODUCT.PRODUCT_SIZE * 8 for k in whole]
+        places["products"] = [product + 8 * PRODUCT.TAKEN for product in products]
         tickets = [ctypes.c_int64.from_address(place) for place in places[kind]]
         for ticket in tickets:
             ticket.value = TAKEN
@@ -288,7 +295,7 @@ def test_products_of_every_size(cell, size, bias, set_threads) -> None:
     for bidirectional, proj_size in product((False, True), (0, 3) if cell == "lstm" else (0,)):
         more = {"proj_size": proj_size} if proj_size else {}
         options = {"bias": bias, "bidirectional": bidirectional, "dtype": torch.float64, **more}
-        reference = layers.make(cell, I, H, engine="numpy", **options)
+        reference = layers.layer(cell, I, H, engine="numpy", **options)
         for lengths in (None, lengths_of(B, T), *([torch.full((B,), T)] if size == "small" else [])):
             both = (outputs_and_gradients(m, x, None, lengths) for m in (with_engine(reference, "fused"), reference))
             assert deviation(*both)[0] <= 1e-12
@@ -299,7 +306,7 @@ def test_products_of_every_size(cell, size, bias, set_threads) -> None:
 def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size, set_threads) -> None:
     set_threads(2)
     T, B, I, H = SIZES[size]
-    layer = layers.make(cell, I, H, engine="fused", bidirectional=True, dtype=torch.float64)
+    layer = layers.layer(cell, I, H, engine="fused", bidirectional=True, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
     expected = outputs_and_gradients(with_engine(layer, "numpy"), x, None)
     names = [name for name, _ in layer.named_parameters()]
@@ -319,7 +326,7 @@ def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, 
 @both_ways
 @every_cell
 def test_a_loss_of_some_outputs_for_some_inputs(cell, bidirectional) -> None:
-    layer = layers.make(cell, 3, 5, engine="fused", bidirectional=bidirectional, dtype=torch.float64)
+    layer = layers.layer(cell, 3, 5, engine="fused", bidirectional=bidirectional, dtype=torch.float64)
     parameters = list(layer.parameters())
     states = [torch.randn(1 + bidirectional, 3, 5, dtype=torch.float64) for _ in CELLS[cell].states]
 
@@ -369,8 +376,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def back() -> tuple[list, tuple]:
     """Arguments of the derivative's op that fit together: tensors, and the rest."""
     x, tensors = torch.randn(4, 2, 3), [p.detach() for p in plait.LSTM(3, 5).parameters()]
-    rest = (None, 2, "lstm", "fused", 1, True, False)
-    rows, h, c, kept = torch.ops.plait.layer(x, tensors, *rest)
+    rest = (None, 2, "lstm", "fused", 1, True, False, "serial", 0)
+    rows, h, c, kept = torch.ops.plait.layer(x, tensors, *rest, True)
     return [x, tensors, [kept], rows, [h, c]], rest
 
 
@@ -432,13 +439,12 @@ class Longer(Cell):
 @pytest.mark.parametrize("dt", [1, 2])
 def test_what_is_kept_has_the_size_that_the_step_needs(dt: int) -> None:
     """A long step may keep more than a short one."""
-    engine, cell, N, B = FusedEngine(), Longer, 6, 2
-    w = [Weights(torch.randn(5, 3), torch.randn(5, 5), None, None, None)]
-    (kept,) = engine.blank(cell, w, N, B, torch.empty(0), dt)
-    shapes = engine.where(cell, w[0], N, B, dt).shapes
-    assert kept.numel() == sum(rows * columns for rows, columns in shapes)
-    extra = engine.form(cell, w[0], dt).E
-    assert extra == dt - 1  # else this test tells nothing
+    engine, layout = FusedEngine(), Layout(3, 2)
+    p = engine.prepare(Longer, Weights(torch.randn(5, 3), torch.randn(5, 5)))
+    (blank,) = engine.blank([p], layout.N, layout.B, torch.empty(0), dt)
+    _, _, (kept,) = engine.forward([p], torch.randn(layout.N, 3), None, layout, dt=dt)
+    assert kept.shape == blank.shape
+    assert dt - 1 == engine.form(p, dt).E  # else this test tells nothing
 
 
 @pytest.mark.parametrize("lengths", [None, [2, 4]], ids=["dense", "ragged"])
@@ -454,7 +460,7 @@ def test_the_default_device_is_not_the_layers(lengths) -> None:
 
 @every_cell
 def test_lazily_negated_weights_and_states(cell) -> None:
-    layer, x = layers.make(cell, 3, 1, engine="fused"), torch.randn(4, 1, 3)
+    layer, x = layers.layer(cell, 3, 1, engine="fused"), torch.randn(4, 1, 3)
     states = [torch.randn(1, 1, 1) for _ in CELLS[cell].states]
     negated = [torch._neg_view(-s) for s in states]
     assert all(s.is_neg() for s in negated)
@@ -468,7 +474,7 @@ def test_lazily_negated_weights_and_states(cell) -> None:
 @both_ways
 @every_cell
 def test_a_second_backward_equals_the_first(cell, bidirectional) -> None:
-    layer = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional)
+    layer = layers.layer(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional)
     for lengths in (None, [4, 6, 1]):
         x = torch.randn(6, 3, 3, requires_grad=True)
         inputs = [x, *layer.parameters()]
@@ -487,7 +493,7 @@ def test_a_second_backward_equals_the_first(cell, bidirectional) -> None:
 def test_checkpointed_activations(cell, reentrant) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    layer, x = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=True), torch.randn(6, 3, 3, requires_grad=True)
+    layer, x = layers.layer(cell, 3, 5, 2, engine="fused", bidirectional=True), torch.randn(6, 3, 3, requires_grad=True)
     d = torch.randn(6, 3, 10)
     inputs = [x, *layer.parameters()]
     expected = torch.autograd.grad(layer(x)[0], inputs, d)
@@ -502,7 +508,7 @@ def test_checkpointed_activations(cell, reentrant) -> None:
 @every_cell
 def test_what_is_done_to_the_outputs_does_not_reach_the_gradient(cell, bidirectional) -> None:
     """Not even behind autograd's back."""
-    layer, x = layers.make(cell, 3, 5, engine="fused", bidirectional=bidirectional), torch.randn(6, 3, 3)
+    layer, x = layers.layer(cell, 3, 5, engine="fused", bidirectional=bidirectional), torch.randn(6, 3, 3)
     inputs = list(layer.parameters())
     spoilt = (lambda t: t.data.zero_(), lambda t: t.detach().numpy().fill(0), lambda t: t.data.fill_(float("nan")))
     for lengths in (None, [4, 6, 1]):
@@ -518,7 +524,7 @@ def test_what_is_done_to_the_outputs_does_not_reach_the_gradient(cell, bidirecti
 @both_ways
 @every_cell
 def test_padding_is_not_read(cell, bidirectional, batch_first) -> None:
-    layer = layers.make(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional, batch_first=batch_first)
+    layer = layers.layer(cell, 3, 5, 2, engine="fused", bidirectional=bidirectional, batch_first=batch_first)
     lengths = torch.tensor([4, 7, 1, 7, 2])
     padding = torch.arange(7).unsqueeze(1) >= lengths
     x = torch.randn(7, 5, 3)
@@ -695,13 +701,12 @@ NEW = (Minimal, Coupled, Three, Bare)
 
 
 def forward_and_backward(engine, problem: Problem, x: Tensor) -> list[Tensor]:
-    cell, weights = problem.cell, problem.weights
-    rows, finals, kept = engine.forward(cell, x, problem.state0, weights, problem.layout)
-    needs = Needs.all(cell, weights)
-    d_x, d_state0, d_weights = engine.backward(
-        cell, x, weights, kept, problem.d_rows, problem.d_finals, problem.layout, needs=needs, spend=True
+    ps = [engine.prepare(problem.cell, w, reverse=d == 1, lasting=False) for d, w in enumerate(problem.weights)]
+    rows, finals, kept = engine.forward(ps, x, problem.state0, problem.layout)
+    back = engine.backward(
+        ps, x, kept, problem.d_rows, problem.d_finals, problem.layout, needs=Needs.all(ps), spend=True
     )
-    return [rows, *finals, d_x, *d_state0, *(d for some in d_weights for d in some)]
+    return [rows, *finals, back.x, *back.states, *(d for some in back.weights for d in some)]
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])

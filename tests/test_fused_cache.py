@@ -530,10 +530,10 @@ def test_an_edited_step_gives_other_results() -> None:
 
     def run(cell: type[Cell], engine) -> list[torch.Tensor]:
         layout = Layout(3, 2)
-        rows, finals, kept = engine.forward(cell, x, None, [w], layout)
-        d_rows, needs = torch.ones_like(rows), Needs.all(cell, [w])
-        d_x, _, (d_w,) = engine.backward(cell, x, [w], kept, d_rows, [None], layout, needs=needs)
-        return [rows, *finals, d_x, *d_w]
+        ps = [engine.prepare(cell, w)]
+        rows, finals, kept = engine.forward(ps, x, None, layout)
+        back = engine.backward(ps, x, kept, torch.ones_like(rows), [None], layout, needs=Needs.all(ps))
+        return [rows, *finals, back.x, *back.weights[0]]
 
     engine, reference = FusedEngine(), engines.get("numpy")
     for cell in (GRU, Edited):

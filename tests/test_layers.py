@@ -217,7 +217,18 @@ def test_sizes_of_a_packing_are_looked_at_in_compiled_code_too(sizes, rows: int,
     tensors = list(plait.GRU(3, 4).parameters())
     with pytest.raises(PlaitError, match=sentence):
         torch.ops.plait.layer(
-            torch.randn(rows, 3), tensors, torch.tensor(sizes), sizes[0], "gru", "fused", 1, True, False
+            torch.randn(rows, 3),
+            tensors,
+            torch.tensor(sizes),
+            sizes[0],
+            "gru",
+            "fused",
+            1,
+            True,
+            False,
+            "serial",
+            0,
+            True,
         )
 
 
@@ -743,5 +754,5 @@ def test_opaque_op_is_well_formed(engine: str) -> None:
     tensors = [*(torch.randn(2, 2, 4, requires_grad=True) for _ in range(2)), *layer.parameters()]
     for sizes in (None, torch.tensor([2, 2, 1])):
         x = torch.randn(*((2, 2) if sizes is None else (5,)), 3, requires_grad=True)
-        args = (x, tensors, sizes, 2, "lstm", engine, 2, True, True)
+        args = (x, tensors, sizes, 2, "lstm", engine, 2, True, True, "serial", 0, True)
         torch.library.opcheck(torch.ops.plait.layer, args)

@@ -6,20 +6,47 @@ from typing import TYPE_CHECKING, Any
 from .errors import PlaitError
 
 if TYPE_CHECKING:
-    from . import cells, data, engines
-    from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, restore
+    from . import cells, data, engines, solvers
+    from .cells import Cell
+    from .kernels.pool import release
+    from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, layer, packed, restore
+    from .solvers import Serial
 
 __version__ = "0.1.0"
 
-__all__ = ["GRU", "LSTM", "RNN", "ImplicitGRU", "PlaitError", "accelerate", "cells", "data", "engines", "restore"]
+HOMES = {  # name -> the module that has it
+    **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "accelerate", "layer", "packed", "restore"), "layers"),
+    "Cell": "cells",
+    "Serial": "solvers",
+    "release": "kernels.pool",
+}
+MODULES = ("cells", "data", "engines", "solvers")
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Cell",
+    "ImplicitGRU",
+    "PlaitError",
+    "Serial",
+    "accelerate",
+    "cells",
+    "data",
+    "engines",
+    "layer",
+    "packed",
+    "release",
+    "restore",
+    "solvers",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Everything else is imported when it is first asked for: torch takes seconds, `plait --help` should not."""
-    if name in ("cells", "data", "engines"):
+    if name in MODULES:
         return import_module(f".{name}", __name__)
-    if name in __all__:
-        value = globals()[name] = getattr(import_module(".layers", __name__), name)
+    if name in HOMES:
+        value = globals()[name] = getattr(import_module(f".{HOMES[name]}", __name__), name)
         return value
     raise AttributeError(f"module 'plait' has no attribute '{name}'")
 

@@ -14,7 +14,6 @@ from .. import cells
 from ..engines import Layout, Weights
 from ..engines.fused import FusedEngine
 from ..errors import PlaitError
-from ..kernels import pages
 from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
 from .report import Report, Timing, check, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
@@ -28,31 +27,30 @@ class Laps:
 
     def __init__(self, case: Case, step: Step) -> None:
         self.cell, self.layout, self.engine = cells.get(case.cell), Layout(case.T, case.B), FusedEngine()
-        self.w = Weights.of([p.detach() for p in step.layer.parameters()], bias=True)
+        self.w = Weights.of(self.cell, [p.detach() for p in step.layer.parameters()], bias=True)
         self.x, self.d_y = (t.detach().flatten(0, 1) for t in (step.x, step.d_y))  # rows
         self.seconds: list[list[float]] = []
 
     def __call__(self) -> None:
-        engine, w, states = self.engine, self.w, len(self.cell.states)
-        prepared, marks = engine.prepare(self.cell, w), [time.perf_counter()]
+        engine, states = self.engine, len(self.cell.states)
+        p, marks = engine.prepare(self.cell, self.w, lasting=False), [time.perf_counter()]
 
         def mark() -> None:
             marks.append(time.perf_counter())
 
-        kept = engine.blank(self.cell, [w], self.layout.N, self.layout.B, self.x, 1)
-        pages.advised(kept[0])
-        (tape,) = engine.tapes(self.cell, [w], kept, self.layout, 1)
-        assert w.b_ih is not None
-        torch.addmm(w.b_ih, self.x, w.w_ih.t(), out=tape.saved[0])
+        wx = engine.project(p, self.x)
         mark()
-        engine.walk(self.cell, self.x, kept[0], None, [w], self.layout, 1)
+        _, tape = engine.recur(p, wx, None, self.layout)
         mark()
-        (d,), _ = engine.recur_vjp([prepared], kept, self.d_y, [None] * states, self.layout, 1)
+        assert tape is not None
+        d_states = [self.d_y, *[None] * (states - 1)]
+        d, _ = engine.recur_vjp(p, tape, d_states, [None] * states, spend=True)
         mark()
         torch.mm(d.d_wx.t(), self.x)
-        engine.recurrent_gradient(tape, d)
+        for part in d.d_rh:
+            torch.mm(part.t(), tape.before_all(0))
         mark()
-        torch.mm(d.d_wx, w.w_ih)
+        engine.input_gradient(p, d)
         mark()
         for part in [d.d_wx] if len(d.d_rh) == 1 else [d.d_wx, *d.d_rh]:  # one sum serves both biases, if it can
             part.sum(0)

@@ -55,35 +55,32 @@ class Network:
 
     def step(self, engine: Engine) -> list[Tensor]:
         """-> outputs, d_x, d_ of the weights"""
-        rows, final, kept = engine.forward(self.cell, self.x, None, [self.w], self.layout)
+        ps = [engine.prepare(self.cell, self.w, lasting=False)]
+        rows, final, kept = engine.forward(ps, self.x, None, self.layout)
         nothing = [None] * len(final)
         needs = Needs(True, [False] * len(final), [[True] * 4])
-        d_x, _, (d_w,) = engine.backward(
-            self.cell, self.x, [self.w], kept, self.d_y, nothing, self.layout, needs=needs, spend=True
-        )
-        return [rows, *present([d_x, *d_w])]
+        back = engine.backward(ps, self.x, kept, self.d_y, nothing, self.layout, needs=needs, spend=True)
+        return [rows, *present([back.x, *back.weights[0]])]
 
     def step_by_step(self, engine: Engine) -> list[Tensor]:
         """The same with an array, and a call, for each step."""
         one, B = Layout(1, self.layout.B), self.layout.B
-        state, taken = None, []
+        state, taken, ps = None, [], [engine.prepare(self.cell, self.w, lasting=False)]
         for t in range(self.layout.T):
             x = self.x[t * B : (t + 1) * B]
-            rows, final, kept = engine.forward(self.cell, x, state, [self.w], one)
+            rows, final, kept = engine.forward(ps, x, state, one)
             taken.append((x, rows, kept))
             state = final
-        needs = Needs.all(self.cell, [self.w])
+        needs = Needs.all(ps)
         d_final: Sequence[Tensor | None] = [None] * len(self.cell.states)
         d_x: list[Tensor] = []
         total: list[Tensor] = []
         for t in range(self.layout.T - 1, -1, -1):
             x, _, kept = taken[t]
             d_y = self.d_y[t * B : (t + 1) * B]
-            d, d_final, (some,) = engine.backward(
-                self.cell, x, [self.w], kept, d_y, d_final, one, needs=needs, spend=True
-            )
-            d_w = present(some)
-            d_x += present([d])
+            back = engine.backward(ps, x, kept, d_y, d_final, one, needs=needs, spend=True)
+            d_final, d_w = back.states, present(back.weights[0])
+            d_x += present([back.x])
             total = [a.add_(b) for a, b in zip(total, d_w, strict=True)] if total else d_w
         return [torch.cat([rows for _, rows, _ in taken]), torch.cat(d_x[::-1]), *total]
 
@@ -157,7 +154,7 @@ def first_use(cell: str) -> dict[str, float]:
     text = (
         "import time, torch\n"
         "from plait import layers\n"
-        f"layer, x = layers.make({cell!r}, 8, 8, engine='fused'), torch.randn(4, 2, 8)\n"
+        f"layer, x = layers.layer({cell!r}, 8, 8, engine='fused'), torch.randn(4, 2, 8)\n"
         "for _ in range(2):\n"
         "    start = time.perf_counter()\n"
         "    layer(x)[0].sum().backward()\n"

@@ -47,6 +47,11 @@ class Trace:
     shared: tuple[bool, ...]  # per gate: d_wx and d_rh are one, for wx and rh meet only in their sum
     reads_h: bool  # the old h itself, not only R h: then h cannot be projected
 
+    @property
+    def extra(self) -> int:
+        """Columns of a tape beside those of the gates: for what else is kept, and for each d_rh that is not d_wx."""
+        return max(len(self.saved) - len(self.shared), self.shared.count(False))
+
 
 @remembered
 def trace(cell: type[Cell], dt: float = 1) -> Trace:

@@ -8,7 +8,8 @@ import torch
 from ..cells import Cell
 from ..errors import PlaitError, unknown
 from ..layout import Layout
-from .base import Engine, Needs, Prepared, Tape, Weights
+from .base import Derivative, Engine, Gradients, Needs, Prepared, Weights
+from .tape import Tape
 
 ENGINES = {  # name -> where it is
     "fused": (".fused", "FusedEngine"),
@@ -43,7 +44,7 @@ def check(name: str) -> str:
 
 def choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
     """The engine of that name, or the first of AUTO that can run the layer: its name. A sentence if there is none."""
-    return _choose(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy does not know that classes have a hash
+    return _choose(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy takes a class's hash for its objects'
 
 
 choose._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing dynamo
@@ -60,5 +61,5 @@ def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.devic
     raise PlaitError(" ".join(reasons))
 
 
-__all__ = ["AUTO", "ENGINES", "Engine", "Layout", "Needs", "Prepared", "Tape", "Weights"]
+__all__ = ["AUTO", "ENGINES", "Derivative", "Engine", "Gradients", "Layout", "Needs", "Prepared", "Tape", "Weights"]
 __all__ += ["check", "choose", "get", "names"]

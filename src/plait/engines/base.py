@@ -1,12 +1,11 @@
 """What an engine is: it runs the recurrence of one layer, because only that is sequential, and what belongs to it.
 
-Rows. Everything that has a time and a batch axis is a matrix (N, F) of rows: step after step, and within a step the
-sequences that are still alive, longest first. That is the layout of torch's PackedSequence; a dense batch is the case
-where all B are alive at all T steps, N = T * B, and may come as (T, B, F). Nothing is ever computed for padding.
+Everything that has a time and a batch axis is a matrix (N, F) of rows, as layout.py says: nothing is ever computed for
+padding. A dense batch may come as (T, B, F).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..layout import Layout
+from .tape import Room, Tape
 
 
 class Weights(NamedTuple):
@@ -22,20 +22,23 @@ class Weights(NamedTuple):
 
     w_ih: Tensor  # (G*H, I)
     w_hh: Tensor  # (G*H, P), P = H without a projection
-    b_ih: Tensor | None  # (G*H,)
-    b_hh: Tensor | None  # (G*H,)
-    w_hr: Tensor | None  # (P, H)
+    b_ih: Tensor | None = None  # (G*H,)
+    b_hh: Tensor | None = None  # (G*H,)
+    w_hr: Tensor | None = None  # (P, H)
+    params: tuple[Tensor, ...] = ()  # (H,) each: the cell's own
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor], *, bias: bool) -> "Weights":
-        """From torch's order: w_ih, w_hh, then the biases and the projection, if any."""
-        rest = tensors[4:] if bias else tensors[2:]
+    def of(cls, cell: type[Cell], tensors: Sequence[Tensor], *, bias: bool) -> "Weights":
+        """From torch's order: w_ih, w_hh, then the biases and the projection, if any; then the cell's own."""
+        K = len(cell.params)
+        params = tuple(tensors[len(tensors) - K :])
+        rest = tensors[4 : len(tensors) - K] if bias else tensors[2 : len(tensors) - K]
         b_ih, b_hh = tensors[2:4] if bias else (None, None)
-        return cls(tensors[0], tensors[1], b_ih, b_hh, rest[0] if rest else None)
+        return cls(tensors[0], tensors[1], b_ih, b_hh, rest[0] if rest else None, params)
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [t for t in self if t is not None]
+        return [*(t for t in self[:5] if t is not None), *self.params]
 
     def widths(self, cell: type[Cell]) -> list[int]:
         """Of the states: h has P, the others H."""
@@ -44,77 +47,17 @@ class Weights(NamedTuple):
 
 
 @dataclass
-class Tape:
-    """What a walk leaves behind for its derivative: plain tensors, one row per step and live sequence.
-
-    A state's history has B rows more, the initial ones, at the end that the walk starts from. So the states before
-    each step of a dense walk are a slice of the same memory.
-    """
-
-    layout: Layout
-    reverse: bool
-    dt: float
-    history: Sequence[Tensor]  # per state (B + N, H); h is (B + N, P)
-    raw: Tensor | None  # (N, H): h before the projection, if there is one
-    saved: Sequence[Tensor]  # what the cell saved, as the engine keeps it
-
-    @classmethod
-    def of(
-        cls,
-        cell: type[Cell],
-        layout: Layout,
-        tensors: Sequence[Tensor],
-        *,
-        projected: bool,
-        reverse: bool,
-        dt: float = 1,
-    ) -> "Tape":
-        S = len(cell.states)
-        raw = tensors[S] if projected else None
-        return cls(layout, reverse, dt, tensors[:S], raw, tensors[S + projected :])
-
-    def initial(self, k: int) -> Tensor:  # (B, .)
-        return self.history[k][self.layout.N :] if self.reverse else self.history[k][: self.layout.B]
-
-    def states(self, k: int) -> Tensor:  # (N, .)
-        return self.history[k][: self.layout.N] if self.reverse else self.history[k][self.layout.B :]
-
-    def before(self, k: int, t: int) -> Tensor:
-        """State k before step t, for the rows alive at t."""
-        sizes, starts = self.layout.sizes, self.layout.starts
-        n, previous = sizes[t], t + 1 if self.reverse else t - 1
-        if not 0 <= previous < self.layout.T:
-            return self.initial(k)[:n]
-        rows = self.states(k)[starts[previous] : starts[previous] + min(n, sizes[previous])]
-        return torch.cat([rows, self.initial(k)[sizes[previous] : n]]) if sizes[previous] < n else rows
-
-    def before_all(self, k: int) -> Tensor:  # (N, .)
-        if self.layout.is_dense:
-            return self.history[k][self.layout.B :] if self.reverse else self.history[k][: self.layout.N]
-        before = self.layout.rows_before(self.reverse)
-        return self.history[k].index_select(0, before.to(self.history[k].device))
-
-
-@dataclass(frozen=True)
 class Prepared:
-    """The weights of a recurrence, and the sizes that they tell."""
+    """The weights of one direction, ready for any number of walks; and the sizes that they tell."""
 
     cell: type[Cell]
     weights: Weights
+    reverse: bool
     H: int
     P: int
 
-    @property
-    def w_hh(self) -> Tensor:
-        return self.weights.w_hh
-
-    @property
-    def b_hh(self) -> Tensor | None:
-        return self.weights.b_hh
-
-    @property
-    def w_hr(self) -> Tensor | None:
-        return self.weights.w_hr
+    def room(self, layout: Layout, dt: float) -> Room:
+        return Room(self.cell, dt, layout.N, layout.B, self.H, self.P, self.weights.w_hr is not None, self.reverse)
 
 
 class Needs(NamedTuple):
@@ -125,21 +68,41 @@ class Needs(NamedTuple):
     weights: Sequence[Sequence[bool]]
 
     @classmethod
-    def all(cls, cell: type[Cell], weights: Sequence[Weights]) -> "Needs":
-        return cls(True, [True] * len(cell.states), [[True] * len(w.tensors) for w in weights])
+    def all(cls, ps: Sequence[Prepared]) -> "Needs":
+        return cls(True, [True] * len(ps[0].cell.states), [[True] * len(p.weights.tensors) for p in ps])
+
+    @classmethod
+    def but_weights(cls, ps: Sequence[Prepared], x: bool = True) -> "Needs":
+        """For the weights' part comes later, by `weight_gradients`."""
+        return cls(x, [True] * len(ps[0].cell.states), [[False] * len(p.weights.tensors) for p in ps])
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """What a walk back leaves. d_rh comes as columns that lie apart, in their order."""
+    """What the way back leaves. d_rh comes as columns that lie apart, in the order of the gates."""
 
     d_wx: Tensor  # (N, G*H)
     d_rh: Sequence[Tensor]  # (N, .) each; may be d_wx itself, or parts of it
     d_projected: Tensor | None  # (N, P)
+    d_params: Sequence[Tensor]  # (H,) each
+
+
+class Gradients(NamedTuple):
+    x: Tensor | None
+    states: list[Tensor]  # per state (D, B, .), if one was wanted
+    weights: list[list[Tensor | None]]  # per direction, in their order
+    derivatives: list[Derivative]  # per direction: what `weight_gradients` takes, as long as the tape is not reused
+
+
+States = Sequence[Tensor | None]
 
 
 class Engine(ABC):
-    """States, and what is kept, are those of a layer: a state of all D directions is one tensor, as in torch.nn."""
+    """One direction: prepare, then project, recur, recur_vjp, input_gradient, weight_gradients.
+
+    `forward` and `backward` are those for a whole layer in all its directions. There a state of all D directions is one
+    tensor (D, B, .), as in torch.nn.
+    """
 
     name: str
     about: str  # one line for `plait engines`
@@ -148,40 +111,57 @@ class Engine(ABC):
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         """None if this engine can run such a layer, else the sentence that the user reads."""
 
+    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Prepared:
+        """lasting: for more than one call, while the weights stand still."""
+        return Prepared(cell, w, reverse, w.w_ih.shape[0] // len(cell.gates), w.w_hh.shape[1])
+
+    # --- one direction
     @abstractmethod
     def recur(
-        self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Walks from state0 (None: zeros) -> rows (N, D*P), per state the last ones (D, B, .), what is kept"""
+        self,
+        p: Prepared,
+        wx: Tensor,
+        state0: Sequence[Tensor] | None,
+        layout: Layout,
+        *,
+        dt: float = 1,
+        source: Sequence[Tensor] | None = None,
+        keep: bool = True,
+        out: Sequence[Tensor | None] | None = None,
+    ) -> tuple[list[Tensor], Tape | None]:
+        """From state0 (None: zeros) through all steps -> per state the last ones (B, .), and the tape if it is kept.
+
+        source: per state (N, .), added to each new one; such a walk keeps no tape, `linearise` makes one at its states.
+        out: per state where all of them go (N, .), or None. wx stays as it is.
+        """
 
     @abstractmethod
     def recur_vjp(
+        self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
+    ) -> tuple[Derivative, list[Tensor]]:
+        """d_ of all states (N, .) and of the last ones (B, .) -> the derivative, and d_ of the initial ones (B, .).
+
+        spend: the tape may be overwritten. Else it stays as it is.
+        """
+
+    def linearise(
         self,
-        ps: Sequence[Prepared],
-        kept: Sequence[Tensor],
-        d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        p: Prepared,
+        wx: Tensor,
+        states: Sequence[Tensor],
+        state0: Sequence[Tensor],
         layout: Layout,
-        dt: float,
-    ) -> tuple[list[Derivative], list[Tensor]]:
-        """-> per direction the derivative, per state d_ of the initial ones (D, B, .). What was kept is overwritten."""
+        *,
+        dt: float = 1,
+    ) -> Tape:
+        """The tape of steps that start from given states, all at once: they need not be each other's results."""
+        about = Tape(layout, p.reverse, dt, state0, states, wx, wx, None)
+        before = [about.before_all(k) for k in range(len(states))]  # a step of every row by itself
+        _, tape = self.recur(p, wx, before, Layout(1, layout.N), dt=dt)
+        assert tape is not None
+        return Tape(layout, p.reverse, dt, state0, tape.states, tape.gates, tape.extra, tape.raw, states, tape.memory)
 
-    @abstractmethod
-    def blank(
-        self, cell: type[Cell], weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float
-    ) -> list[Tensor]:
-        """The tensors that a walk keeps for its derivative, with nothing in them yet."""
-
-    @abstractmethod
-    def tapes(
-        self, cell: type[Cell], weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
-    ) -> list[Tape]:
-        """What is kept, per direction and by name."""
-
-    def prepare(self, cell: type[Cell], w: Weights) -> Prepared:
-        return Prepared(cell, w, w.w_hh.shape[0] // len(cell.gates), w.w_hh.shape[1])
-
-    # The whole-sequence part, which is the same for all engines but for what does these.
+    # The products over whole sequences, which are the same for all engines but for who does them.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
@@ -191,79 +171,105 @@ class Engine(ABC):
     def sum_rows(self, rows: Tensor) -> Tensor:
         return rows.sum(0)
 
-    def project(self, x: Tensor, w: Weights) -> Tensor:  # (N, G*H)
-        wx = self.mm(x, w.w_ih.t())
-        return wx if w.b_ih is None else self.add_bias(wx, w.b_ih)
+    def project(self, p: Prepared, x: Tensor) -> Tensor:  # (N, G*H)
+        wx = self.mm(x, p.weights.w_ih.t())
+        return wx if p.weights.b_ih is None else self.add_bias(wx, p.weights.b_ih)
 
+    def input_gradient(self, p: Prepared, g: Derivative) -> Tensor:  # (N, I)
+        return self.mm(g.d_wx, p.weights.w_ih)
+
+    def weight_gradients(
+        self,
+        p: Prepared,
+        x: Tensor,
+        tape: Tape,
+        g: Derivative,
+        wanted: Sequence[bool] | None = None,
+        into: Sequence[Tensor | None] | None = None,
+    ) -> list[Tensor | None]:
+        """In the order of the weights' tensors, None for those that are not wanted; added to what is in `into`."""
+        w, before = p.weights, tape.before_all(0)
+
+        def of_bias() -> Tensor:
+            return torch.cat([self.sum_rows(part) for part in g.d_rh])
+
+        todo: list[Callable[[], Tensor]] = [
+            lambda: self.mm(g.d_wx.t(), x),
+            lambda: torch.cat([self.mm(part.t(), before) for part in g.d_rh]),
+        ]
+        todo += [lambda: self.sum_rows(g.d_wx), of_bias] if w.b_ih is not None else []
+        if g.d_projected is not None and tape.raw is not None:
+            d_projected, raw = g.d_projected, tape.raw
+            todo.append(lambda: self.mm(d_projected.t(), raw))
+        todo += [d.clone for d in g.d_params]
+        result: list[Tensor | None] = []
+        for k, gradient in enumerate(todo):
+            if wanted is not None and not wanted[k]:
+                result.append(None)
+            else:
+                total = None if into is None else into[k]
+                result.append(gradient() if total is None else total.add_(gradient()))
+        return result
+
+    # --- a layer
     def forward(
         self,
-        cell: type[Cell],
+        ps: Sequence[Prepared],
         x: Tensor,
         state0: Sequence[Tensor] | None,
-        weights: Sequence[Weights],
         layout: Layout,
         *,
+        keep: bool = True,
         dt: float = 1,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """One layer, one direction or two: rows (N, I) or (T, B, I) -> as many (., D*P), the last states, what is kept.
+        """Rows (N, I) or (T, B, I) -> as many (., D*P), the last states, and the memory of the tapes, if kept.
 
-        The rows are the caller's own: what is done to them does not reach what is kept.
+        The rows are the caller's own: what is done to them does not reach the tapes.
         """
-        layout.check_rows(x, weights[0].w_ih.shape[1])
-        shape, x = x.shape[:-1], x.flatten(0, -2)
-        wx = [self.project(x, w) for w in weights]
-        rows, finals, kept = self.recur([self.prepare(cell, w) for w in weights], wx, state0, layout, dt)
-        return rows.resize_(*shape, rows.shape[1]), finals, kept  # a view could not be written to in place
+        layout.check_rows(x, ps[0].weights.w_ih.shape[1])
+        P, rest = ps[0].P, [None] * (len(ps[0].cell.states) - 1)
+        rows, finals, kept = x.new_empty(*x.shape[:-1], len(ps) * P), [], []
+        flat = rows.view(-1, len(ps) * P)
+        for d, p in enumerate(ps):
+            wx, given = self.project(p, x.flatten(0, -2)), None if state0 is None else [s[d] for s in state0]
+            out = [flat[:, d * P : (d + 1) * P], *rest]
+            last, tape = self.recur(p, wx, given, layout, dt=dt, keep=keep, out=out)
+            finals.append(last)
+            if tape is not None and tape.memory is not None:
+                kept.append(tape.memory)
+        return rows, [torch.stack(some) for some in zip(*finals, strict=True)], kept
 
     def backward(
         self,
-        cell: type[Cell],
+        ps: Sequence[Prepared],
         x: Tensor,
-        weights: Sequence[Weights],
         kept: Sequence[Tensor],
         d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        d_finals: States,
         layout: Layout,
         *,
         needs: Needs,
         spend: bool = False,
         dt: float = 1,
-    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
-        """-> d_x, per state d_ of the initial ones, per direction d_ of the weights.
-
-        `spend`: what was kept may be overwritten.
-        """
-        layout.check_rows(x, weights[0].w_ih.shape[1])
-        shape, x = x.shape, x.flatten(0, -2)
-        d_rows = None if d_rows is None else d_rows.flatten(0, -2)
-        kept = kept if spend else [t.clone() for t in kept]
-        tapes = self.tapes(cell, weights, kept, layout, dt)
-        prepared = [self.prepare(cell, w) for w in weights]
-        derivatives, d_state0 = self.recur_vjp(prepared, kept, d_rows, d_finals, layout, dt)
-        d_x: Tensor | None = None
-        d_weights = []
-        for d, (w, tape, g) in enumerate(zip(weights, tapes, derivatives, strict=True)):
+    ) -> Gradients:
+        """spend: what was kept may be overwritten."""
+        layout.check_rows(x, ps[0].weights.w_ih.shape[1])
+        rows, P, S = x.flatten(0, -2), ps[0].P, len(d_finals)
+        d_flat = None if d_rows is None else d_rows.flatten(0, -2)
+        d_x, d_state0, d_weights, derivatives = None, [], [], []
+        for d, (p, memory) in enumerate(zip(ps, kept, strict=True)):
+            tape = p.room(layout, dt).tape(memory, layout)
+            d_states = [None if d_flat is None else d_flat[:, d * P : (d + 1) * P], *[None] * (S - 1)]
+            g, initial = self.recur_vjp(p, tape, d_states, [None if f is None else f[d] for f in d_finals], spend=spend)
             if needs.x:
-                d_x = self.mm(g.d_wx, w.w_ih) if d_x is None else d_x.add_(self.mm(g.d_wx, w.w_ih))
-            d_weights.append(self.weight_gradients(x, w, tape, g, needs.weights[d]))
-        return None if d_x is None else d_x.view(shape), d_state0, d_weights
+                d_x = self.input_gradient(p, g) if d_x is None else d_x.add_(self.input_gradient(p, g))
+            d_weights.append(self.weight_gradients(p, rows, tape, g, needs.weights[d]))
+            d_state0.append(initial)
+            derivatives.append(g)
+        d_initial = [torch.stack(some) for some in zip(*d_state0, strict=True)]
+        return Gradients(None if d_x is None else d_x.view(x.shape), d_initial, d_weights, derivatives)
 
-    def weight_gradients(
-        self, x: Tensor, w: Weights, tape: Tape, g: Derivative, wanted: Sequence[bool]
-    ) -> list[Tensor | None]:
-        """In the order of w.tensors; None for those that are not wanted."""
-        asked = iter(wanted)
-        result: list[Tensor | None] = [self.mm(g.d_wx.t(), x) if next(asked) else None]
-        result.append(self.recurrent_gradient(tape, g) if next(asked) else None)
-        if w.b_ih is not None:
-            result.append(self.sum_rows(g.d_wx) if next(asked) else None)
-        if w.b_hh is not None:
-            result.append(torch.cat([self.sum_rows(part) for part in g.d_rh]) if next(asked) else None)
-        if w.w_hr is not None and g.d_projected is not None and tape.raw is not None:
-            result.append(self.mm(g.d_projected.t(), tape.raw) if next(asked) else None)
-        return result
-
-    def recurrent_gradient(self, tape: Tape, g: Derivative) -> Tensor:  # (G*H, P)
-        before = tape.before_all(0)
-        parts = [self.mm(part.t(), before) for part in g.d_rh]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def blank(self, ps: Sequence[Prepared], N: int, B: int, like: Tensor, dt: float = 1) -> list[Tensor]:
+        """The memory of the tapes, with nothing in it: how much it is, for torch.compile."""
+        rooms = [Room(p.cell, dt, N, B, p.H, p.P, p.weights.w_hr is not None, p.reverse) for p in ps]
+        return [like.new_empty(room.total) for room in rooms]

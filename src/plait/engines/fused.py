@@ -8,29 +8,27 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..kernels import job, pages, threads
-from ..kernels.layer import Kept, Layer, Sizes, ours
-from ..kernels.program import BEFORE, PER_DIRECTION, Program
+from ..cells.trace import why_untraceable
+from ..kernels import pool, records, threads
+from ..kernels.layer import Layer, Sizes, ours
+from ..kernels.program import Direction, Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
 from ..layout import Layout
-from .base import Derivative, Engine, Needs, Prepared, Tape, Weights
-from .checks import check, check_back
+from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights
+from .checks import check_backward, check_forward, check_recur, check_recur_vjp
+from .packed import Packed, contiguous, packed
+from .tape import Room, Tape, places_of
 
 MOST_PROGRAMS = 1024
-WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: for less nobody is called
+WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: with less to do, one thread does it alone
+WITHOUT_TAPE = 1 << 20  # bytes of gates that are held at a time if nothing is kept
 
 
-known = lru_cache(MOST_PROGRAMS)(Kept)  # not for sizes that torch.compile has left open
-
-
-def form_of(cell: type[Cell], dt: float, dtype: torch.dtype, projected: bool, schedule: Schedule) -> Form:
-    return Form(cell, dt, schedule.target(dtype == torch.float64), projected)
+known = lru_cache(MOST_PROGRAMS)(Room)  # not for sizes that torch.compile has left open
 
 
 class FusedEngine(Engine):
-    """All that a walk keeps is in one tensor: see kernels.layer.Kept."""
-
     name, about = "fused", "kernels compiled for this CPU, on torch's threads"
 
     def __init__(self, schedule: Schedule = DEFAULT) -> None:
@@ -43,45 +41,40 @@ class FusedEngine(Engine):
             return f"fused runs on the CPU, the layer is on {device}: use engine='torch' there."
         if dtype not in (torch.float32, torch.float64):
             return f"fused runs float32 and float64, the layer is {dtype}: convert it, or use engine='torch'."
-        if len(cell.gates) > job.MOST_GATES or len(cell.states) > job.MOST_STATES:
-            found = f"cell {cell.name} has {len(cell.gates)} gates and {len(cell.states)} states"
-            return f"fused has room for {job.MOST_GATES} gates and {job.MOST_STATES} states, {found}: use 'torch'."
-        return None
+        room = records.MOST_GATES, records.MOST_STATES, records.MOST_PARAMS
+        found = len(cell.gates), len(cell.states), len(cell.params)
+        if any(n > most for n, most in zip(found, room, strict=True)):
+            has = "cell {} has {} gates, {} states and {} vectors".format(cell.name, *found)
+            return "fused has room for {} gates, {} states and {} vectors, ".format(*room) + f"{has}: use 'torch'."
+        return why_untraceable(cell)
 
-    def form(self, cell: type[Cell], w: Weights, dt: float) -> Form:
-        key = (cell, dt, w.w_hh.dtype, w.w_hr is not None)
+    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Packed:
+        return Packed(cell, contiguous(w), reverse, w.w_ih.shape[0] // len(cell.gates), w.w_hh.shape[1], lasting)
+
+    def form(self, p: Prepared, dt: float, sourced: bool = False) -> Form:
+        key = (p.cell, dt, p.weights.w_hh.dtype, p.weights.w_hr is not None, sourced)
         form = self.forms.get(key)
         if form is None:
-            form = self.forms[key] = form_of(*key, self.schedule)
+            cell, _, dtype, projected, _ = key
+            form = self.forms[key] = Form(cell, dt, self.schedule.target(dtype == torch.float64), projected, sourced)
         return form
 
-    def where(self, cell: type[Cell], w: Weights, N: int, B: int, dt: float, of: Callable[..., Kept] = Kept) -> Kept:
-        GH, P = w.w_hh.shape
-        return of(self.form(cell, w, dt), N, B, GH // len(cell.gates), P)
-
-    def blank(
-        self, cell: type[Cell], weights: Sequence[Weights], N: int, B: int, like: Tensor, dt: float
-    ) -> list[Tensor]:
-        return [like.new_empty(len(weights) * self.where(cell, weights[0], N, B, dt).each)]
-
-    def tapes(
-        self, cell: type[Cell], weights: Sequence[Weights], kept: Sequence[Tensor], layout: Layout, dt: float
-    ) -> list[Tape]:
-        where, result = self.where(cell, weights[0], layout.N, layout.B, dt), []
-        for d in range(len(weights)):
-            starts = [d * where.each + start for start in where.starts]
-            gates, extra, raw, *history = (
-                matrix(kept[0], start, *shape) for start, shape in zip(starts, where.shapes, strict=False)
-            )
-            result.append(Tape(layout, d == 1, dt, history, raw if where.form.projected else None, [gates, extra]))
-        return result
-
-    def program(self, make: Callable[[Layer], Program], work: int, layout: Layout, sizes: Sizes, *more: Any) -> Program:
+    def program(
+        self,
+        make: Callable[[Layer], Program],
+        work: int,
+        layout: Layout,
+        ps: Sequence[Prepared],
+        form: Form,
+        *more: Any,
+    ) -> Program:
         """Made once for dense batches of a shape, and for a ragged one, seldom seen twice, once for all layers that are
         alike. `work`: multiplications.
         """
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
         count = 1 if alone else threads.threads()
+        (p, *_), reverse, back = packed(ps), tuple([q.reverse for q in ps]), more[0] == "backward"
+        sizes = Sizes(form, p.weights.w_ih.shape[1], p.H, p.P, p.weights.b_ih is not None, reverse, p.packs(back))
         programs = self.programs if layout.batch_sizes is None else layout.cache
         key = (self, layout.T, layout.B, count, sizes, *more)
         program: Program | None = programs.get(key)
@@ -91,196 +84,214 @@ class FusedEngine(Engine):
             program = programs[key] = make(Layer(self.schedule, layout, count, sizes))
         return program
 
-    # --- forward
+    # --- a layer, forward
     def forward(
         self,
-        cell: type[Cell],
+        ps: Sequence[Prepared],
         x: Tensor,
         state0: Sequence[Tensor] | None,
-        weights: Sequence[Weights],
         layout: Layout,
         *,
+        keep: bool = True,
         dt: float = 1,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        return self.walk(cell, x.contiguous(), None, state0, weights, layout, dt)
-
-    def recur(
-        self, ps: Sequence[Prepared], wx: Sequence[Tensor], state0: Sequence[Tensor] | None, layout: Layout, dt: float
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        cell, weights = ps[0].cell, [p.weights for p in ps]
-        kept = self.blank(cell, weights, layout.N, layout.B, wx[0], dt)
-        for tape, rows in zip(self.tapes(cell, weights, kept, layout, dt), wx, strict=True):
-            tape.saved[0].copy_(rows)
-        x = wx[0].new_empty(layout.N, weights[0].w_ih.shape[1])
-        return self.walk(cell, x, kept[0], state0, weights, layout, dt)
-
-    def walk(
-        self,
-        cell: type[Cell],
-        x: Tensor,
-        kept: Tensor | None,
-        state0: Sequence[Tensor] | None,
-        weights: Sequence[Weights],
-        layout: Layout,
-        dt: float,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """From x; or from the wx that is in `kept` already."""
-        w, N, D, S = weights[0], layout.N, len(weights), len(cell.states)
-        (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
-        H, form = GH // len(cell.gates), self.form(cell, w, dt)
-        check(form, x, "initial state", state0 or (), weights, layout)
-        y = pages.empty(x, *x.shape[:-1], D * P)
-        finals = [x.new_empty(D, layout.B, P if k == 0 else H) for k in range(S)]
-        if N == 0:
+        x = x.contiguous()
+        check_forward(ps, x, state0, layout)
+        D, B = len(ps), layout.B
+        y = pool.empty(x, *x.shape[:-1], D * ps[0].P)
+        finals = [x.new_empty(D, B, width) for width in ps[0].weights.widths(ps[0].cell)]
+        if layout.N == 0 or not keep:
             for k, final in enumerate(finals):
-                final.copy_(state0[k] if state0 is not None else torch.zeros_like(final))
-            return y, finals, self.blank(cell, weights, N, layout.B, x, dt)
-        project, stateful = kept is None and ours(self.schedule, N, GH, I), state0 is not None
-        program = self.program(
-            lambda layer: layer.forward(project=project, stateful=stateful),
-            N * D * GH * (P + I if project else P),
-            layout,
-            Sizes(form, D, I, H, P, w.b_ih is not None),
-            *("forward", project, stateful),
-        )
-        if kept is None:
-            kept = pages.empty(x, D * program.kept)
-            for d, w in enumerate(weights if not project else ()):
-                project_rows(x.view(N, I), w, matrix(kept, d * program.kept, N, GH))
-        tensors = [kept, x, y, None, layout.offsets]
-        tensors += NONE if state0 is None else [*[s.contiguous() for s in state0], *NONE[S:]]
-        tensors += [*finals, *NONE[S:]]
-        for w in weights:
-            tensors += [*contiguous(w), *NO_GRADIENTS]
-        program.run(tensors)
-        return y, finals, [kept]
+                final.zero_() if state0 is None else final.copy_(state0[k])
+        if layout.N == 0:
+            return y, finals, self.blank(ps, 0, B, x, dt) if keep else []
+        if not keep:
+            self.without_tape(ps, x, y, finals, layout, dt, stateful=state0 is not None)
+            return y, finals, []
+        given = None if state0 is None else [s.contiguous() for s in state0]
+        kept = [pool.empty(x, room_of(p, layout, dt).total) for p in ps]
+        self.launch(ps, range(D), [0] * D, x, y, given, finals, kept, layout, dt)
+        return y, finals, kept
 
-    # --- backward
-    def recur_vjp(
+    def without_tape(
         self,
         ps: Sequence[Prepared],
-        kept: Sequence[Tensor],
-        d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        x: Tensor,
+        y: Tensor,
+        finals: Sequence[Tensor],
         layout: Layout,
         dt: float,
-    ) -> tuple[list[Derivative], list[Tensor]]:
-        cell, weights = ps[0].cell, [p.weights for p in ps]
-        needs = Needs(False, [True] * len(cell.states), [[False] * len(w.tensors) for w in weights])
-        befores = [None] * len(ps)
-        x = kept[0].new_empty(layout.N, weights[0].w_ih.shape[1])
-        where = self.where(cell, weights[0], layout.N, layout.B, dt, known)
-        check_back(where, x, kept, d_rows, d_finals, weights, layout)
-        _, d_state0, _, d_projected, _ = self.walk_back(
-            cell, x, weights, kept[0], befores, d_rows, d_finals, layout, needs, dt
-        )
-        form, tapes = self.form(cell, weights[0], dt), self.tapes(cell, weights, kept, layout, dt)
-        return [derivative(form, *pair) for pair in zip(tapes, d_projected, strict=True)], d_state0
+        *,
+        stateful: bool,
+    ) -> None:
+        """Some steps at a time, all in the same little memory. The running states are in `finals`.
 
+        Chunks of ragged sequences differ between directions, which then come one after the other.
+        """
+        steps = max(1, WITHOUT_TAPE // (layout.B * ps[0].weights.w_ih.shape[0] * x.element_size()))
+        if steps >= layout.T:
+            memory = [pool.empty(x, room_of(p, layout, dt).total) for p in ps]
+            given = finals if stateful else None
+            self.launch(ps, range(len(ps)), [0] * len(ps), x, y, given, finals, memory, layout, dt)
+            return
+        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in packed(ps)]
+        for group in [range(len(ps))] if layout.is_dense else [[d] for d in range(len(ps))]:
+            some, begun = [ps[d] for d in group], stateful
+            for t0, t1 in layout.cuts(steps):
+                mine = [(layout.T - t1, layout.T - t0) if p.reverse else (t0, t1) for p in some]
+                chunk = layout.cut(*mine[0])
+                memory = [pool.empty(x, room_of(p, chunk, dt).total) for p in some]
+                first = [layout.rows(*steps).start for steps in mine]
+                self.launch(some, group, first, x, y, finals if begun else None, finals, memory, chunk, dt)
+                begun = True
+
+    def launch(
+        self,
+        ps: Sequence[Prepared],
+        of: Sequence[int],
+        first: Sequence[int],
+        x: Tensor,
+        y: Tensor,
+        given: Sequence[Tensor] | None,
+        finals: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        layout: Layout,
+        dt: float,
+    ) -> None:
+        """W x and the walk, of these directions of a layer; for each from its `first` row of x and y on."""
+        (p, *_), N = packed(ps), layout.N
+        (GH, I), P, stride, B, size = p.weights.w_ih.shape, p.P, y.shape[-1], finals[0].shape[1], x.element_size()
+        form, project, stateful = self.form(p, dt), p.lasting or ours(self.schedule, N, GH, I), given is not None
+        program = self.program(
+            lambda layer: layer.forward(project=project, stateful=stateful, stride=stride),
+            N * len(ps) * GH * (P + I if project else P),
+            layout,
+            ps,
+            form,
+            *("forward", project, stateful, stride),
+        )
+        widths, directions = p.weights.widths(p.cell), []
+        x_at, y_at, last_at = x.data_ptr(), y.data_ptr(), [f.data_ptr() for f in finals]
+        given_at = () if given is None else [s.data_ptr() for s in given]
+        for q, d, row, memory in zip(packed(ps), of, first, kept, strict=True):
+            at = room_of(q, layout, dt).places(memory)
+            if not project:
+                project_rows(x.view(-1, I)[row : row + N], q.weights, memory)
+            directions.append(
+                Direction(
+                    x=x_at + row * I * size,
+                    rows=y_at + (row * stride + d * P) * size,
+                    wx=at.gates,
+                    gates=at.gates,
+                    extra=at.extra,
+                    raw=at.raw,
+                    states=at.states,
+                    initial=at.initial,
+                    given=[a + d * B * w * size for a, w in zip(given_at, widths, strict=False)],
+                    last=[a + d * B * w * size for a, w in zip(last_at, widths, strict=True)],
+                    **q.addresses(form, False),
+                )
+            )
+        program.run(address(layout.offsets), directions)
+        for q in packed(ps):
+            q.done(False, with_w=project)
+
+    # --- a layer, backward
     def backward(
         self,
-        cell: type[Cell],
+        ps: Sequence[Prepared],
         x: Tensor,
-        weights: Sequence[Weights],
         kept: Sequence[Tensor],
         d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        d_finals: States,
         layout: Layout,
         *,
         needs: Needs,
         spend: bool = False,
         dt: float = 1,
-    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
-        where = self.where(cell, weights[0], layout.N, layout.B, dt, known)
-        check_back(where, x, kept, d_rows, d_finals, weights, layout)
-        if layout.N == 0:
-            return nothing(cell, x, weights, d_finals, layout.B, needs)
-        x, own = x.contiguous(), kept[0].contiguous() if spend else kept[0].clone()
-        befores: list[Tensor | None] = [None] * len(weights)
-        if not layout.is_dense:
-            tapes = self.tapes(cell, weights, [own], layout, dt)
-            befores = [t.before_all(0) if some[1] else None for t, some in zip(tapes, needs.weights, strict=True)]
-        d_x, d_state0, d_w, d_projected, complete = self.walk_back(
-            cell, x, weights, own, befores, d_rows, d_finals, layout, needs, dt
-        )
-        if not complete:
-            form, tapes = self.form(cell, weights[0], dt), self.tapes(cell, weights, [own], layout, dt)
-            rows, d_x_rows = x.view(layout.N, -1), None if d_x is None else d_x.view(layout.N, -1)
-            for d, tape in enumerate(tapes):
-                before = tape.before_all(0) if layout.is_dense else befores[d]
-                g = derivative(form, tape, d_projected[d])
-                self.rest(rows, weights[d], tape, before, g, d_x_rows, d_w[d])
-        return d_x, d_state0, d_w
-
-    def walk_back(
-        self,
-        cell: type[Cell],
-        x: Tensor,
-        weights: Sequence[Weights],
-        kept: Tensor,
-        befores: Sequence[Tensor | None],
-        d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
-        layout: Layout,
-        needs: Needs,
-        dt: float,
-    ) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]], list[Tensor | None], bool]:
-        """The walk, and those products that the launch does itself.
-
-        -> d_x, d_state0, d_ of the weights, d_projected, and whether that is all
-        """
-        w, N, B, D, S = weights[0], layout.N, layout.B, len(weights), len(cell.states)
-        (GH, I), P = w.w_ih.shape, w.w_hh.shape[1]
-        H, form = GH // len(cell.gates), self.form(cell, w, dt)
-        if d_rows is None:
-            d_rows, stride = x.new_zeros(D * P), 0
-        elif d_rows.is_contiguous() or d_rows.dim() != 2 or d_rows.stride(1) != 1:
-            d_rows, stride = d_rows.contiguous(), D * P
-        else:
-            stride = d_rows.stride(0)
-        given = tuple([d is not None for d in d_finals])
-        wanted = tuple([tuple(some) for some in needs.weights])
-        needs_states = True in needs.states
+    ) -> Gradients:
+        p, D, N, B, S = ps[0], len(ps), layout.N, layout.B, len(d_finals)
+        rooms = [room_of(q, layout, dt) for q in ps]
+        check_backward(ps, x, kept, [room.total for room in rooms], d_rows, d_finals, layout)
+        if N == 0:
+            return nothing(ps, x, d_finals, B, needs)
+        x, kept = x.contiguous(), [t.contiguous() for t in kept]
+        (GH, I), H, P, size, form = p.weights.w_ih.shape, p.H, p.P, x.element_size(), self.form(p, dt)
+        d_rows, stride = rows_of(d_rows, x, D * P)
+        wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
         program = self.program(
-            lambda layer: layer.backward(
-                stride=stride, given=given, needs_x=needs.x, needs_states=needs_states, needs=wanted
-            ),
+            lambda layer: layer.backward(stride=stride, needs_x=needs.x, needs_states=needs_states, needs=wanted),
             N * D * GH * (P + I if ours(self.schedule, GH, I, N, outer=True) else P),
             layout,
-            Sizes(form, D, I, H, P, w.b_ih is not None),
-            *("backward", stride, given, needs.x, needs_states, wanted),
+            ps,
+            form,
+            *("backward", stride, needs.x, needs_states, wanted),
         )
-        d_x = pages.empty(x, *x.shape) if needs.x else None
-        d_state0 = [x.new_empty(D, B, P if k == 0 else H) for k in range(S)] if needs_states else []
-        tensors = [kept, x, d_rows, d_x, layout.offsets]
-        tensors += [*[None if d is None else d.contiguous() for d in d_finals], *NONE[S:]]
-        tensors += [*d_state0, *NONE[len(d_state0) :]]
-        d_weights, projections = [], []
-        for d, w in enumerate(weights):
-            held = contiguous(w)
-            present = [t for t in held if t is not None]
-            d_w = [torch.empty_like(t) if some else None for t, some in zip(present, wanted[d], strict=True)]
-            d_projected = None if w.w_hr is None else x.new_empty(N, P)
-            tensors += [*held, befores[d], d_projected, *d_w, *NO_GRADIENTS[2 + len(d_w) :]]
+        d_x = pool.empty(x, *x.shape) if needs.x else None
+        d_state0 = [x.new_empty(D, B, H if k else P) for k in range(S)] if needs_states else []
+        d_last = [None if d is None else d.contiguous() for d in d_finals]
+        ways, d_weights, befores, directions = [], [], [], []
+        for d, q in enumerate(packed(ps)):
+            at, way = rooms[d].places(kept[d]), WayBack(q, form, layout, kept[d] if spend else None, x)
+            is_gathered = wanted[d][1] and not layout.is_dense
+            before = rooms[d].tape(kept[d], layout).before_all(0) if is_gathered else None
+            h = at.states[0] + B * P * size if q.reverse else at.initial[0]  # the one before, if the batch is dense
+            d_w = [pool.empty(t, *t.shape) if n else None for t, n in zip(q.weights.tensors, wanted[d], strict=True)]
+            ways.append(way)
             d_weights.append(d_w)
-            projections.append(d_projected)
-        program.run(tensors)
-        return d_x, d_state0, d_weights, projections, program.complete
+            befores.append(before)
+            directions.append(
+                Direction(
+                    x=x.data_ptr(),
+                    rows=d_rows.data_ptr() + d * P * size,
+                    d_x=address(d_x),
+                    before=h if before is None else before.data_ptr(),
+                    gates=at.gates,
+                    extra=at.extra,
+                    raw=at.raw,
+                    states=at.states,
+                    old=at.states,
+                    initial=at.initial,
+                    given=[address(t, d) for t in d_last],
+                    last=[address(t, d) for t in d_state0],
+                    **gradients_at(d_w, q.weights),
+                    **way.addresses,
+                    **q.addresses(form, True),
+                )
+            )
+        program.run(address(layout.offsets), directions)
+        for q in packed(ps):
+            q.done(True, with_w=needs.x)
+        derivatives = []
+        for d, (way, d_w) in enumerate(zip(ways, d_weights, strict=True)):
+            if form.K:
+                for total, some in zip(way.d_params, d_w[-form.K :], strict=True):
+                    if some is not None:
+                        torch.sum(total, 0, out=some)
+            if not program.complete or not any(wanted[d]):
+                tape, g = rooms[d].tape(kept[d], layout), way.derivative()
+                derivatives.append(g)
+                if not program.complete:
+                    d_x_rows = None if d_x is None else d_x.view(N, I)
+                    self.rest(x.view(N, I), ps[d], tape, befores[d], g, d_x_rows, d_w, first=d == 0)
+        return Gradients(d_x, d_state0, d_weights, derivatives)
 
     def rest(
         self,
         x: Tensor,
-        w: Weights,
+        p: Prepared,
         tape: Tape,
         before: Tensor | None,
         g: Derivative,
         d_x: Tensor | None,
         d_w: Sequence[Tensor | None],
+        *,
+        first: bool,
     ) -> None:
-        """What torch does better, when the walk is done."""
-        N, (GH, I), P = x.shape[0], w.w_ih.shape, w.w_hh.shape[1]
-        if d_x is not None and not ours(self.schedule, N, I, GH):
-            d_x.addmm_(g.d_wx, w.w_ih, beta=1 if tape.reverse else 0)
+        """What torch does better, when the walk is done. `first`: d_x has nothing in it yet."""
+        w, N, (GH, I), P = p.weights, x.shape[0], p.weights.w_ih.shape, p.P
+        if d_x is not None and not (packed([p])[0].lasting or ours(self.schedule, N, I, GH)):
+            d_x.addmm_(g.d_wx, w.w_ih, beta=0 if first else 1)
         biases = d_w[2:4] if w.b_ih is not None else (None, None)
         if not ours(self.schedule, GH, I, N, outer=True) or d_w[0] is None:
             if d_w[0] is not None:
@@ -291,53 +302,267 @@ class FusedEngine(Engine):
         for part in g.d_rh:
             end = row + part.shape[1]
             if not ours(self.schedule, end - row, P, N, outer=True) or d_w[1] is None:
-                if d_w[1] is not None and before is not None:
+                if d_w[1] is not None:
+                    before = tape.before_all(0) if before is None else before
                     torch.mm(part.t(), before, out=d_w[1][row:end])
                 if biases[1] is not None and biases[0] is not None and len(g.d_rh) == 1:
                     biases[1].copy_(biases[0])
                 elif biases[1] is not None:
                     torch.sum(part, 0, out=biases[1][row:end])
             row = end
-        if w.w_hr is not None and d_w[-1] is not None and tape.raw is not None and g.d_projected is not None:
-            torch.mm(g.d_projected.t(), tape.raw, out=d_w[-1])
+        if w.w_hr is not None and tape.raw is not None and g.d_projected is not None:
+            d_w_hr = d_w[4 if w.b_ih is not None else 2]
+            if d_w_hr is not None:
+                torch.mm(g.d_projected.t(), tape.raw, out=d_w_hr)
+
+    # --- one direction, from given wx on
+    def recur(
+        self,
+        p: Prepared,
+        wx: Tensor,
+        state0: Sequence[Tensor] | None,
+        layout: Layout,
+        *,
+        dt: float = 1,
+        source: Sequence[Tensor] | None = None,
+        keep: bool = True,
+        out: Sequence[Tensor | None] | None = None,
+    ) -> tuple[list[Tensor], Tape | None]:
+        check_recur(p, wx, state0, layout, source, keep, out)
+        wx, N, S = wx.contiguous(), layout.N, len(p.cell.states)
+        last = [wx.new_zeros(layout.B, width) for width in p.weights.widths(p.cell)]
+        if state0 is not None:
+            for final, state in zip(last, state0, strict=True):
+                final.copy_(state)
+        if N == 0:
+            room = p.room(layout, dt)
+            tape = room.tape(wx.new_empty(room.total), layout)
+            for initial, state in zip(tape.initial, last, strict=True):
+                initial.copy_(state)
+            return last, tape if keep else None
+        form, out = self.form(p, dt, source is not None), out or [None] * S
+        added = None if source is None else [t.contiguous() for t in source]
+        steps = layout.T if keep else max(1, WITHOUT_TAPE // (layout.B * wx.shape[1] * wx.element_size()))
+        begun, made = state0 is not None, None
+        for t0, t1 in layout.cuts(steps):
+            mine = (layout.T - t1, layout.T - t0) if p.reverse else (t0, t1)
+            chunk, rows = layout.cut(*mine), layout.rows(*mine)
+            memory = pool.empty(wx, room_of(p, chunk, dt).total)
+            to = None if out[0] is None else out[0][rows]
+            self.recur_rows(p, form, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
+            begun = True
+            if keep or any(t is not None for t in out[1:]):
+                made = room_of(p, chunk, dt).tape(memory, chunk)
+                for state, target in zip(made.states[1:], out[1:], strict=True):
+                    if target is not None:
+                        target[rows] = state
+        return last, made if keep else None
+
+    def recur_rows(
+        self,
+        p: Prepared,
+        form: Form,
+        wx: Tensor,
+        last: Sequence[Tensor],
+        stateful: bool,
+        memory: Tensor,
+        layout: Layout,
+        dt: float,
+        out: Tensor | None,
+        source: Sequence[Tensor] | None,
+    ) -> None:
+        """From the states in `last`, if it is stateful, to those that go there."""
+        (q,), at, N, GH = packed([p]), room_of(p, layout, dt).places(memory), layout.N, wx.shape[1]
+        stride = p.P if out is None else out.stride(0)
+        program = self.program(
+            lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
+            N * GH * p.P,
+            layout,
+            [p],
+            form,
+            *("forward", False, stateful, stride),
+        )
+        ends = [t.data_ptr() for t in last]
+        direction = Direction(
+            rows=at.states[0] if out is None else out.data_ptr(),
+            wx=wx.data_ptr(),
+            gates=at.gates,
+            extra=at.extra,
+            raw=at.raw,
+            states=at.states,
+            initial=at.initial,
+            given=ends if stateful else (),
+            last=ends,
+            source=() if source is None else [t.data_ptr() for t in source],
+            **q.addresses(form, False),
+        )
+        program.run(address(layout.offsets), [direction])
+        q.done(False, with_w=False)
+
+    def recur_vjp(
+        self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
+    ) -> tuple[Derivative, list[Tensor]]:
+        (q,), layout, S = packed([p]), tape.layout, len(p.cell.states)
+        given = list(d_states or [None] * S)
+        check_recur_vjp(p, tape, given, d_last)
+        is_sourced = any(d is not None for d in given[1:])
+        form, like = self.form(p, tape.dt, is_sourced), tape.gates
+        d_state0 = [like.new_zeros(*s.shape) for s in tape.initial]
+        way = WayBack(p, form, layout, tape if spend else None, like)
+        if layout.N == 0:
+            for d, final in zip(d_state0, d_last, strict=True):
+                d.zero_() if final is None else d.copy_(final)
+            return way.derivative(), d_state0
+        d_rows, stride = rows_of(given[0], like, p.P)
+        source = [
+            like.new_zeros(*s.shape) if d is None else d.contiguous() for d, s in zip(given, tape.states, strict=True)
+        ]
+        program = self.program(
+            lambda layer: layer.backward(stride=stride, needs_x=False, needs_states=True, needs=[NO_WEIGHTS]),
+            layout.N * like.shape[1] * p.P,
+            layout,
+            [p],
+            form,
+            *("backward", stride, False, True, "no weights"),
+        )
+        at, ends, old = places_of(tape), [None if d is None else d.contiguous() for d in d_last], tape.path
+        direction = Direction(
+            rows=d_rows.data_ptr(),
+            gates=at.gates,
+            extra=at.extra,
+            raw=at.raw,
+            states=at.states,
+            old=[t.data_ptr() for t in old],
+            initial=at.initial,
+            given=[address(t) for t in ends],
+            last=[t.data_ptr() for t in d_state0],
+            source=[t.data_ptr() for t in source] if is_sourced else (),
+            **way.addresses,
+            **q.addresses(form, True),
+        )
+        program.run(address(layout.offsets), [direction])
+        q.done(True, with_w=False)
+        return way.derivative(), d_state0
+
+    def weight_gradients(
+        self,
+        p: Prepared,
+        x: Tensor,
+        tape: Tape,
+        g: Derivative,
+        wanted: Sequence[bool] | None = None,
+        into: Sequence[Tensor | None] | None = None,
+    ) -> list[Tensor | None]:
+        """Products are added where they go, with no matrix in between."""
+        w, before = p.weights, tape.before_all(0)
+        result = [
+            None if wanted is not None and not wanted[k] else torch.zeros_like(t) if into is None else into[k]
+            for k, t in enumerate(w.tensors)
+        ]
+        if result[0] is not None:
+            result[0].addmm_(g.d_wx.t(), x)
+        row, bias = 0, w.b_ih is not None
+        if bias and result[2] is not None:
+            result[2].add_(g.d_wx.sum(0))
+        for part in g.d_rh:
+            end = row + part.shape[1]
+            if result[1] is not None:
+                result[1][row:end].addmm_(part.t(), before)
+            if bias and result[3] is not None:
+                result[3][row:end].add_(part.sum(0))
+            row = end
+        rest = result[4 if bias else 2 :]
+        if g.d_projected is not None and tape.raw is not None and (total := rest.pop(0)) is not None:
+            total.addmm_(g.d_projected.t(), tape.raw)
+        for total, d in zip(rest, g.d_params, strict=True):
+            if total is not None:
+                total.add_(d)
+        return result
 
 
-NONE: tuple[None, ...] = (None,) * job.MOST_STATES
-NO_GRADIENTS: tuple[None, ...] = (None,) * (PER_DIRECTION - BEFORE)
+NO_WEIGHTS = (False,) * 8
+
+
+class WayBack:
+    """What the kernel writes on the way back of one direction: into the tape, if it is spent, or beside it."""
+
+    def __init__(self, p: Prepared, form: Form, layout: Layout, spent: Tensor | Tape | None, like: Tensor) -> None:
+        N, GH, EH = layout.N, form.G * p.H, form.E * p.H
+        self.p, self.form, self.N, self.GH, self.EH, self.spent = p, form, N, GH, EH, spent
+        if isinstance(spent, Tape):
+            self.gates_at, self.extra_at = spent.gates.data_ptr(), spent.extra.data_ptr()
+        else:  # the memory of a tape begins with gates and extra
+            self.memory = pool.empty(like, N * (GH + EH)) if spent is None else spent
+            self.gates_at = self.memory.data_ptr()
+            self.extra_at = self.gates_at + N * GH * like.element_size()
+        self.d_projected = pool.empty(like, N, p.P) if form.projected else None
+        self.d_params = [like.new_empty(layout.B, p.H) for _ in range(form.K)]
+
+    @property
+    def addresses(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"d_gates": self.gates_at, "d_extra": self.extra_at}
+        if self.d_projected is not None:
+            found["d_projected"] = self.d_projected.data_ptr()
+        if self.d_params:
+            found["d_params"] = [t.data_ptr() for t in self.d_params]
+        return found
+
+    def derivative(self) -> Derivative:
+        H, N, GH = self.p.H, self.N, self.GH
+        if isinstance(self.spent, Tape):
+            places = {"gates": self.spent.gates, "extra": self.spent.extra}
+        else:
+            places = {"gates": matrix(self.memory, 0, N, GH), "extra": matrix(self.memory, N * GH, N, self.EH)}
+        d_rh = [places[name][:, first * H : (first + count) * H] for name, first, count in self.form.runs]
+        return Derivative(places["gates"], d_rh, self.d_projected, [t.sum(0) for t in self.d_params])
+
+
+def room_of(p: Prepared, layout: Layout, dt: float) -> Room:
+    of: Any = p.cell  # mypy takes a class's __hash__ for that of its objects
+    return known(of, dt, layout.N, layout.B, p.H, p.P, p.weights.w_hr is not None, p.reverse)
+
+
+def address(tensor: Tensor | None, direction: int = 0) -> int:
+    """Of a direction's part."""
+    if tensor is None:
+        return 0
+    start = tensor.data_ptr()
+    return start + direction * tensor.stride(0) * tensor.element_size() if direction else start
+
+
+def gradients_at(d_w: Sequence[Tensor | None], w: Weights) -> dict[str, Any]:
+    names = ("d_w_ih", "d_w_hh") if w.b_ih is None else ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
+    return {name: address(t) for name, t in zip(names, d_w, strict=False)}
 
 
 def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:
-    return tensor.as_strided((rows, columns), (columns, 1), start)
+    return tensor.as_strided((rows, columns), (columns, 1), tensor.storage_offset() + start)
 
 
-def contiguous(w: Weights) -> list[Tensor | None]:
-    return [None if t is None else t.contiguous() for t in w]
+def rows_of(d_rows: Tensor | None, x: Tensor, width: int) -> tuple[Tensor, int]:
+    """d_ of the output as a kernel can read it, and the numbers from row to row."""
+    if d_rows is None:
+        return x.new_zeros(width), 0
+    if d_rows.is_contiguous() or d_rows.dim() != 2 or d_rows.stride(1) != 1:
+        return d_rows.contiguous(), width
+    return d_rows, d_rows.stride(0)
 
 
-def project_rows(x: Tensor, w: Weights, to: Tensor) -> None:
+def project_rows(x: Tensor, w: Weights, memory: Tensor) -> None:
+    """W x + b, to where the gates are."""
+    to = matrix(memory, 0, x.shape[0], w.w_ih.shape[0])
     if w.b_ih is None:
         torch.mm(x, w.w_ih.t(), out=to)
     else:
         torch.addmm(w.b_ih, x, w.w_ih.t(), out=to)
 
 
-def derivative(form: Form, tape: Tape, d_projected: Tensor | None) -> Derivative:
-    """What is in the place of gates and extra, after the walk back."""
-    gates, extra = tape.saved
-    GH = gates.shape[1]
-    shared = form.shared * GH // form.G
-    d_rh = [gates] if form.shared == form.G else [gates[:, :shared], extra[:, : GH - shared]]
-    return Derivative(gates, d_rh, d_projected)
-
-
-def nothing(
-    cell: type[Cell], x: Tensor, weights: Sequence[Weights], d_finals: Sequence[Tensor | None], B: int, needs: Needs
-) -> tuple[Tensor | None, list[Tensor], list[list[Tensor | None]]]:
+def nothing(ps: Sequence[Prepared], x: Tensor, d_finals: States, B: int, needs: Needs) -> Gradients:
     """No steps, or no sequences: what comes in at the end goes out at the beginning."""
-    widths, D = weights[0].widths(cell), len(weights)
+    widths, D = ps[0].weights.widths(ps[0].cell), len(ps)
     d_state0 = [x.new_zeros(D, B, n) if d is None else d.clone() for d, n in zip(d_finals, widths, strict=True)]
     d_w = [
-        [torch.zeros_like(t) if n else None for t, n in zip(w.tensors, some, strict=True)]
-        for w, some in zip(weights, needs.weights, strict=True)
+        [torch.zeros_like(t) if n else None for t, n in zip(p.weights.tensors, some, strict=True)]
+        for p, some in zip(ps, needs.weights, strict=True)
     ]
-    return torch.zeros_like(x) if needs.x else None, d_state0, d_w
+    return Gradients(torch.zeros_like(x) if needs.x else None, d_state0, d_w, [])

@@ -9,8 +9,10 @@ from torch import Tensor
 from ..cells import Cell
 from ..cells.ops import floats
 from ..cells.trace import compiled, trace
-from .base import Derivative, Prepared, Tape
-from .onebyone import OneByOne
+from ..layout import Layout
+from .base import Derivative, Engine, Prepared, States
+from .stepwise import begin, written
+from .tape import Tape
 
 Matrix = list[list[float]]
 
@@ -31,7 +33,7 @@ def zeros(rows: int, columns: int) -> Matrix:
     return [[0.0] * columns for _ in range(rows)]
 
 
-class PythonEngine(OneByOne):
+class PythonEngine(Engine):
     name, about = "python", "scalar loops, matrix products included: slow and certain"
     quadratic = False
 
@@ -54,76 +56,95 @@ class PythonEngine(OneByOne):
             add(total, row)
         return rows.new_tensor(total)
 
-    def recur_one(self, p: Prepared, wx: Tensor, tape: Tape) -> tuple[Tensor, ...]:
-        cell, layout, H = p.cell, tape.layout, p.H
-        G, S = len(cell.gates), len(cell.states)
-        traced = trace(cell, tape.dt)
-        step = compiled(traced.step, floats)
+    def recur(
+        self,
+        p: Prepared,
+        wx: Tensor,
+        state0: Sequence[Tensor] | None,
+        layout: Layout,
+        *,
+        dt: float = 1,
+        source: Sequence[Tensor] | None = None,
+        keep: bool = True,
+        out: Sequence[Tensor | None] | None = None,
+    ) -> tuple[list[Tensor], Tape | None]:
+        cell, H, G, S = p.cell, p.H, len(p.cell.gates), len(p.cell.states)
+        last, tape = begin(p, wx, state0, layout, dt, source, keep)
+        step, count = compiled(trace(cell, dt).step, floats), len(trace(cell, dt).saved)
         rows: Matrix = wx.tolist()
-        states: list[Matrix] = [tape.initial(k).tolist() for k in range(S)]
-        r: Matrix = p.w_hh.tolist()
-        bias: list[float] = [0.0] * (G * H) if p.b_hh is None else p.b_hh.tolist()
-        projection: Matrix | None = None if p.w_hr is None else p.w_hr.tolist()
-        kept: list[Matrix] = [[[]] * layout.N for _ in range(S)]
-        saved: list[Any] = [[]] * layout.N  # (N, S, H)
+        states: list[Matrix] = [s.tolist() for s in last]
+        r: Matrix = p.weights.w_hh.tolist()
+        bias: list[float] = [0.0] * (G * H) if p.weights.b_hh is None else p.weights.b_hh.tolist()
+        params: Matrix = [v.tolist() for v in p.weights.params]
+        projection: Matrix | None = None if p.weights.w_hr is None else p.weights.w_hr.tolist()
+        added: list[Matrix] | None = None if source is None else [s.tolist() for s in source]
+        every: list[Matrix] = [[[]] * layout.N for _ in range(S)]
+        saved: Matrix = [[]] * layout.N  # (N, count*H)
         raw: Matrix = [[]] * layout.N
-        for t in layout.order(tape.reverse):
+        for t in layout.order(p.reverse):
             for b in range(layout.sizes[t]):
                 row, h = layout.starts[t] + b, states[0][b]
                 rh = [dot(r[k], h) + bias[k] for k in range(G * H)]
-                new: list[list[float]] = [[0.0] * H for _ in range(S)]
-                saved[row] = [[0.0] * H for _ in traced.saved]
+                new, kept = zeros(S, H), zeros(count, H)
                 for j in range(H):
                     values = step(
                         *(rows[row][g * H + j] for g in range(G)),
                         *(rh[g * H + j] for g in range(G)),
                         *(0.0 if projection is not None and k == 0 else states[k][b][j] for k in range(S)),
+                        *(v[j] for v in params),
                     )
                     for k in range(S):
                         new[k][j] = values[k]
-                    for k in range(len(traced.saved)):
-                        saved[row][k][j] = values[S + k]
-                raw[row] = new[0]
+                    for k in range(count):
+                        kept[k][j] = values[S + k]
+                raw[row], saved[row] = new[0], [v for column in kept for v in column]
                 if projection is not None:
                     new[0] = [dot(weights, new[0]) for weights in projection]
                 for k in range(S):
-                    states[k][b] = new[k]
-                    kept[k][row] = new[k]
-        for k in range(S):
-            fill(tape.states(k), kept[k])
-        fill(tape.saved[0], saved)
-        if tape.raw is not None:
-            fill(tape.raw, raw)
-        return tuple(fill(torch.empty_like(tape.initial(k)), states[k]) for k in range(S))
+                    states[k][b] = (
+                        new[k] if added is None else [v + a for v, a in zip(new[k], added[k][row], strict=True)]
+                    )
+                    every[k][row] = states[k][b]
+        for k, targets in enumerate(written(tape, out, S)):
+            for target in targets:
+                fill(target, every[k])
+        if tape is not None:
+            split = min(count, G) * H
+            fill(tape.gates[:, :split], [row[:split] for row in saved])
+            fill(tape.extra[:, : count * H - split], [row[split:] for row in saved])
+            if tape.raw is not None:
+                fill(tape.raw, raw)
+        return [fill(s, states[k]) for k, s in enumerate(last)], tape
 
-    def recur_one_vjp(
-        self, p: Prepared, tape: Tape, d_rows: Tensor, d_final: Sequence[Tensor | None]
-    ) -> tuple[Derivative, Sequence[Tensor]]:
-        layout, S = tape.layout, len(p.cell.states)
+    def recur_vjp(
+        self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
+    ) -> tuple[Derivative, list[Tensor]]:
+        layout, S, like = tape.layout, len(p.cell.states), tape.gates.new_empty
         walk = Walk(p, tape)
-        d_y: Matrix = d_rows.tolist()
-        d_last: list[Matrix] = [
-            zeros(*tape.initial(k).shape) if d is None else d.tolist() for k, d in enumerate(d_final)
+        given = d_states or [None] * S
+        d_y: list[Matrix] = [
+            zeros(layout.N, tape.states[k].shape[1]) if d is None else d.tolist() for k, d in enumerate(given)
         ]
-        steps = list(layout.order(not tape.reverse))
+        d_end: list[Matrix] = [zeros(*tape.initial[k].shape) if d is None else d.tolist() for k, d in enumerate(d_last)]
+        steps = list(layout.order(not p.reverse))
         if self.quadratic:  # the textbook form: each step's loss is carried to the beginning by itself
             for position, t in enumerate(steps):
+                first, end = layout.starts[t], layout.starts[t] + layout.sizes[t]
                 alone = [
-                    row if layout.starts[t] <= k < layout.starts[t] + layout.sizes[t] else [0.0] * len(row)
-                    for k, row in enumerate(d_y)
+                    [row if first <= i < end else [0.0] * len(row) for i, row in enumerate(matrix)] for matrix in d_y
                 ]
-                walk.back(steps[position:], alone, [zeros(*tape.initial(k).shape) for k in range(S)])
-            walk.back(steps, zeros(layout.N, p.P), d_last)
+                walk.back(steps[position:], alone, [zeros(*s.shape) for s in tape.initial])
+            walk.back(steps, [zeros(layout.N, s.shape[1]) for s in tape.states], d_end)
         else:
-            walk.back(steps, d_y, d_last)
-        like = d_rows.new_empty
+            walk.back(steps, d_y, d_end)
         GH = len(p.cell.gates) * p.H
         derivative = Derivative(
             fill(like(layout.N, GH), walk.d_wx),
             [fill(like(layout.N, GH), walk.d_rh)],
-            None if p.w_hr is None else fill(like(layout.N, p.P), walk.d_projected),
+            None if p.weights.w_hr is None else fill(like(layout.N, p.P), walk.d_projected),
+            [fill(like(p.H), d) for d in walk.d_params],
         )
-        return derivative, tuple(fill(torch.empty_like(tape.initial(k)), walk.d_state0[k]) for k in range(S))
+        return derivative, [fill(like(*s.shape), walk.d_state0[k]) for k, s in enumerate(tape.initial)]
 
 
 class QuadraticEngine(PythonEngine):
@@ -136,41 +157,44 @@ class Walk:
 
     def __init__(self, p: Prepared, tape: Tape) -> None:
         layout, cell = tape.layout, p.cell
-        G, S = len(cell.gates), len(cell.states)
-        self.p, self.layout, self.vjp = p, layout, compiled(trace(cell, tape.dt).vjp, floats)
-        self.r_t: Matrix = p.w_hh.t().tolist()  # (P, G*H)
-        self.projection_t: Matrix | None = None if p.w_hr is None else p.w_hr.t().tolist()  # (H, P)
-        self.saved = tape.saved[0].tolist()
-        self.new: list[Matrix] = [tape.states(k).tolist() for k in range(S)]
+        G, S, traced = len(cell.gates), len(cell.states), trace(cell, tape.dt)
+        self.p, self.layout, self.vjp = p, layout, compiled(traced.vjp, floats)
+        self.r_t: Matrix = p.weights.w_hh.t().tolist()  # (P, G*H)
+        self.projection_t: Matrix | None = None if p.weights.w_hr is None else p.weights.w_hr.t().tolist()  # (H, P)
+        self.params: Matrix = [v.tolist() for v in p.weights.params]
+        self.saved: Any = tape.saved(p.H)[:, : len(traced.saved)].tolist()
+        self.new: list[Matrix] = [s.tolist() for s in tape.states]
         if tape.raw is not None:
             self.new[0] = tape.raw.tolist()
         self.old = [[tape.before(k, t).tolist() for t in range(layout.T)] for k in range(S)]
         self.d_wx, self.d_rh = zeros(layout.N, G * p.H), zeros(layout.N, G * p.H)
-        self.d_projected = zeros(layout.N, p.P)
-        self.d_state0 = [zeros(*tape.initial(k).shape) for k in range(S)]
+        self.d_projected, self.d_params = zeros(layout.N, p.P), zeros(len(cell.params), p.H)
+        self.d_state0 = [zeros(*s.shape) for s in tape.initial]
 
-    def back(self, steps: Sequence[int], d_y: Matrix, d_states: list[Matrix]) -> None:
+    def back(self, steps: Sequence[int], d_y: list[Matrix], d_states: list[Matrix]) -> None:
         H, G, S = self.p.H, len(self.p.cell.gates), len(self.p.cell.states)
         for t in steps:
             for b in range(self.layout.sizes[t]):
                 row = self.layout.starts[t] + b
-                d_h = [d + e for d, e in zip(d_states[0][b], d_y[row], strict=True)]
-                add(self.d_projected[row], d_h)
+                d_new = [[d + e for d, e in zip(d_states[k][b], d_y[k][row], strict=True)] for k in range(S)]
+                add(self.d_projected[row], d_new[0])
                 if self.projection_t is not None:
-                    d_h = [dot(weights, d_h) for weights in self.projection_t]
-                d_new = [d_h, *(d_states[k][b] for k in range(1, S))]
+                    d_new[0] = [dot(weights, d_new[0]) for weights in self.projection_t]
                 d_wx, d_rh, d_old = [0.0] * (G * H), [0.0] * (G * H), zeros(S, H)
                 for j in range(H):
                     d = self.vjp(
                         *(values[j] for values in self.saved[row]),
                         *(0.0 if self.projection_t is not None and k == 0 else self.old[k][t][b][j] for k in range(S)),
                         *(self.new[k][row][j] for k in range(S)),
+                        *(v[j] for v in self.params),
                         *(d_new[k][j] for k in range(S)),
                     )
                     for g in range(G):
                         d_wx[g * H + j], d_rh[g * H + j] = d[g], d[G + g]
                     for k in range(S):
                         d_old[k][j] = d[2 * G + k]
+                    for total, value in zip(self.d_params, d[2 * G + S :], strict=True):
+                        total[j] += value
                 add(self.d_wx[row], d_wx)
                 add(self.d_rh[row], d_rh)
                 through = [dot(weights, d_rh) for weights in self.r_t]  # (P,)

@@ -11,8 +11,6 @@ from ..layout import Layout
 from .base import Weights
 from .stepwise import Stepwise
 
-NATIVE = ("rnn", "rnn_relu", "lstm", "gru")  # the cells that torch itself runs as whole layers
-
 
 class TorchEngine(Stepwise):
     name, about, ops = "torch", "torch's own layers; step by step for cells that torch lacks; any device", tensors
@@ -42,13 +40,13 @@ def unrolled(
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
     wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(layout.N, G, H)
     if state0 is None:
-        state0 = [x.new_zeros(layout.B, w.w_hh.shape[1]), x.new_zeros(layout.B, H)][: len(cell.states)]
+        state0 = [x.new_zeros(layout.B, width) for width in w.widths(cell)]
     states, rows = tuple(state0), [x.new_empty(0, w.w_hh.shape[1])] * layout.T
     for t in layout.order(reverse):
         n, lo = layout.sizes[t], layout.starts[t]
         live = [s[:n] for s in states]
         rh = torch.nn.functional.linear(live[0], w.w_hh, w.b_hh).view(n, G, H)
-        new = cell.advance(wx[lo : lo + n].unbind(1), rh.unbind(1), live, (), dt, tensors)
+        new = cell.advance(wx[lo : lo + n].unbind(1), rh.unbind(1), live, w.params, dt, tensors)
         if w.w_hr is not None:
             new = (new[0] @ w.w_hr.t(), *new[1:])
         rows[t] = new[0]

@@ -18,7 +18,6 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..cells.trace import trace
 from . import cache
 from .target import Form, host
 
@@ -42,7 +41,7 @@ Addresses = dict[str, int]  # name of a function -> where it is
 def texts() -> bytes:
     """Everything that generates code, as it is written now."""
     here = Path(__file__).parent
-    return b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
+    return b"".join(path.read_bytes() for path in sorted(here.rglob("*.py")))
 
 
 def key(*parts: str) -> str:
@@ -79,15 +78,14 @@ def leaves(form: Form) -> Addresses:
 
         return native.leaves(form)
 
-    traced = trace(form.cell, form.dt)
-    text = (traced.step, traced.vjp, repr(form.target), str(form.projected))
+    text = (form.trace.step, form.trace.vjp, repr(form.target), f"{form.projected} {form.sourced}")
     what = f"{form.cell.name} in float{8 * form.target.size}"
     more = ("plait_projected", "plait_d_projected") if form.projected else ()
     return load(what, key(*text), build, (*NAMES, *more))
 
 
 ELF_HEADER = 64  # bytes
-WALKS = ("plait_rows", "plait_gemms", "plait_walk", "plait_start")
+WALKS = ("plait_rows", "plait_multiply", "plait_run", "plait_start")
 NAMES = (
     "plait_product",
     "plait_product_on",

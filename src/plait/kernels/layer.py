@@ -1,190 +1,203 @@
 """What the kernels are told about a layer: where its matrices are, and which products belong to the launch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from typing import NamedTuple
 
 from ..layout import Layout
-from . import job, split
-from .program import (
-    B_HH,
-    B_IH,
-    BEFORE,
-    BOUNDS,
-    D_PROJECTED,
-    D_W,
-    D_X,
-    GIVEN,
-    KEPT,
-    LAST,
-    ROWS,
-    W_HH,
-    W_HR,
-    W_IH,
-    Program,
-    X,
-    place,
-)  # fmt: skip
+from . import split
+from .program import Program, Where
+from .records import walk as WALK
+from .records.product import APART, BIAS
 from .schedule import Schedule
 from .target import Form
 
 SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, columns, terms of a sum, numbers
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Where each direction has its matrices of rows in the one tensor that a walk keeps, in numbers."""
+class Packs(NamedTuple):
+    """Whether a direction's panels have memory of their own, that outlives the call, and are packed already."""
 
-    form: Form
-    N: int
-    B: int
-    H: int
-    P: int
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """gates, extra, raw, then per state its history"""
-        form, N, H = self.form, self.N, self.H
-        raw = H if form.projected else 0
-        histories = [(self.B + N, self.P if k == 0 else H) for k in range(form.S)]
-        return [(N, form.G * H), (N, form.E * H), (N, raw), *histories]
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """Of each of them, and the end."""
-        return [0, *accumulate(rows * columns for rows, columns in self.shapes)]
-
-    @property
-    def each(self) -> int:
-        """Numbers that a direction has."""
-        return self.starts[-1]
-
-
-GATES, EXTRA, RAW, HISTORY = range(4)  # in Kept.shapes
+    kept: bool = False
+    r: bool = False  # R, and the projection with it
+    w: bool = False
 
 
 class Sizes(NamedTuple):
     form: Form
-    D: int  # directions
     I: int
     H: int
     P: int
     bias: bool
+    reverse: tuple[bool, ...]  # per direction
+    packs: Packs
 
 
 class Layer:
     """One layer and its batch, for the threads there are."""
 
-    def __init__(self, schedule: Schedule, batch: Layout, count: int, sizes: Sizes) -> None:
-        self.schedule, self.batch, self.count = schedule, batch, count
-        self.form, self.D, self.I, self.H, self.P, self.bias = sizes
+    def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes) -> None:
+        self.schedule, self.layout, self.count = schedule, layout, count
+        self.form, self.I, self.H, self.P, self.bias, self.reverse, self.packs = sizes
+        self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
-    @cached_property
-    def kept(self) -> Kept:
-        return Kept(self.form, self.batch.N, self.batch.B, self.H, self.P)
-
-    def forward(self, *, project: bool, stateful: bool) -> Program:
-        """project: the launch computes W x, too."""
-        form, N = self.form, self.batch.N
-        program, fuse = Program(form, self.count, back=False), self.schedule.fuse and self.D == 1
-        for d in range(self.D):
-            at = self.walk(program, d, given=[stateful] * form.S)
-            program.words[at + job.ROWS_STRIDE] = self.D * self.P * form.target.size
-            program.words[at + job.IDLE] = self.batch.T == 1 and not stateful
-            program.point(at + job.BIAS, place(d, B_HH))
+    def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
+        """project: the launch computes W x, too. stride: numbers from row to row of the output."""
+        form, N, GH = self.form, self.layout.N, self.G * self.H
+        program = Program(form, self.count, self.D, back=False)
+        for d, at in enumerate(program.walks):
+            self.walk(program, d, stride=stride)
+            program.set(at, STARTS_GIVEN=stateful)
             for k in range(form.S):
-                program.point(at + job.FINAL + k, LAST + k, d * self.batch.B * self.width(k))
+                program.point(at + WALK.FINAL + k, Where(d, "last", k=k))
+                program.point(at + WALK.GIVEN + k, Where(d, "given", k=k))
+            recurrent = self.recurrent(program, d)
+            program.set(recurrent, IDLE=self.layout.T == 1 and not stateful and not self.packs.kept)
+            program.point(recurrent + BIAS, Where(d, "b_hh"))
+            self.projection(program, d)
         for d in range(self.D if project else 0):
-            bias = place(d, B_IH) if self.bias else None
-            gates, shape = (KEPT, self.start(d, GATES)), (N, form.G * self.H, self.I)
-            program.multiply((X, 0), (place(d, W_IH), 0), gates, shape, transposed=True, bias=bias)
-            if fuse:
+            at = program.multiply(
+                Where(d, "x"), Where(d, "w_ih"), Where(d, "gates"), (N, GH, self.I), transposed=True, round=0
+            )
+            program.panels(at, Where(d, "w_panels") if self.packs.kept else None, ready=self.packs.w)
+            if self.bias:
+                program.point(at + BIAS, Where(d, "b_ih"))
+            if self.unites:
                 program.unite(d)
-        self.finish(program, fuse)
+        self.finish(program)
         return program
 
-    def backward(
-        self, *, stride: int, given: Sequence[bool], needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]
-    ) -> Program:
-        """stride: numbers from row to row of d_rows. given: which of the last states' d_ there are."""
-        form, N, B, P, I, GH = self.form, self.batch.N, self.batch.B, self.P, self.I, self.form.G * self.H
-        program, fuse = Program(form, self.count, back=True), self.schedule.fuse and self.D == 1
-        for d in range(self.D):
-            at = self.walk(program, d, given=given)
-            program.words[at + job.ROWS_STRIDE] = stride * form.target.size
-            program.words[at + job.FINISH] = needs_states
-            program.words[at + job.IDLE] = self.batch.T == 1 and not needs_states
-            program.point(at + job.D_PROJECTED, place(d, D_PROJECTED))
+    def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
+        """stride: numbers from row to row of d_ of the output. needs: per direction, of the weights in their order."""
+        form, N, B, P, I, GH = self.form, self.layout.N, self.layout.B, self.P, self.I, self.G * self.H
+        program = Program(form, self.count, self.D, back=True)
+        for d, at in enumerate(program.walks):
+            self.walk(program, d, stride=stride)
+            program.set(at, FINISH=needs_states)
+            for name in ("D_PROJECTED", "D_GATES", "D_EXTRA"):
+                program.point(at + getattr(WALK, name), Where(d, name.lower()))
             for k in range(form.S):
+                program.point(at + WALK.OLD + k, Where(d, "old", k=k))
+                program.point(at + WALK.GIVEN + k, Where(d, "given", k=k))
                 if needs_states:
-                    program.point(at + job.CARRY + k, LAST + k, d * B * self.width(k))
+                    program.point(at + WALK.CARRY + k, Where(d, "last", k=k))
                 else:
-                    program.reserve(at + job.CARRY + k, B * self.width(k))
+                    program.reserve(at + WALK.CARRY + k, B * self.width(k))
+            for k in range(form.K):
+                program.point(at + WALK.D_PARAM + k, Where(d, "d_params", k=k))
+            recurrent = self.recurrent(program, d)
+            program.set(recurrent, IDLE=self.layout.T == 1 and not needs_states and not self.packs.kept)
+            self.projection(program, d)
         for d in range(self.D):
-            wanted, gates = needs[d], (KEPT, self.start(d, GATES))
-            whole = not form.projected or not wanted[-1]  # or else torch must do the rest
-            if needs_x and ours(self.schedule, N, I, GH):
-                program.multiply(gates, (place(d, W_IH), 0), (D_X, 0), (N, I, GH), transposed=False, phase=d)
-                if fuse:
+            wanted, gates = needs[d], Where(d, "d_gates")
+            complete = not form.projected or not wanted[4 if self.bias else 2]  # or else torch must do the rest
+            if needs_x and (self.packs.kept or ours(self.schedule, N, I, GH)):
+                at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
+                program.panels(at, Where(d, "w_panels") if self.packs.kept else None, ready=self.packs.w)
+                if self.unites:
                     program.unite(d)
             elif needs_x:
-                whole = False
+                complete = False
             if wanted[0] and ours(self.schedule, GH, I, N, outer=True):
-                sums = (place(d, D_W + 2), 0) if self.bias and wanted[2] else None
-                program.outer(gates, (X, 0), (place(d, D_W), 0), (GH, I, N), stride=GH, sums=sums)
+                sums = Where(d, "d_b_ih") if self.bias and wanted[2] else None
+                program.outer(gates, Where(d, "x"), Where(d, "d_w_ih"), (GH, I, N), stride=GH, sums=sums)
             elif wanted[0] or (self.bias and wanted[2]):
-                whole = False
-            h = KEPT, self.start(d, HISTORY) + (B * P if d == 1 else 0)
-            before = h if self.batch.is_dense else (place(d, BEFORE), 0)
-            for matrix, row, end, width in self.parts:
-                if wanted[1] and ours(self.schedule, end - row, P, N, outer=True):
-                    sums = (place(d, D_W + 3), row) if self.bias and wanted[3] else None
-                    to, shape = (place(d, D_W + 1), row * P), (end - row, P, N)
-                    program.outer((KEPT, self.start(d, matrix)), before, to, shape, stride=width, sums=sums)
+                complete = False
+            row = 0
+            for matrix, column, gates_of in form.runs:
+                count, of = gates_of * self.H, self.G if matrix == "gates" else form.E
+                if wanted[1] and ours(self.schedule, count, P, N, outer=True):
+                    sums = Where(d, "d_b_hh", row) if self.bias and wanted[3] else None
+                    a, c = Where(d, f"d_{matrix}", column * self.H), Where(d, "d_w_hh", row * P)
+                    program.outer(a, Where(d, "before"), c, (count, P, N), stride=of * self.H, sums=sums)
                 elif wanted[1] or (self.bias and wanted[3]):
-                    whole = False
-            program.complete = program.complete and whole
-        self.finish(program, fuse)
+                    complete = False
+                row += count
+            program.complete = program.complete and complete
+        self.finish(program)
         return program
 
     @property
-    def parts(self) -> list[tuple[int, int, int, int]]:
-        """Where d_rh is: a matrix, the first row that it has of d_R and their end, and its columns."""
-        shared, GH = self.form.shared * self.H, self.form.G * self.H
-        every = [(GATES, 0, shared, GH), (EXTRA, shared, GH, self.form.E * self.H)]
-        return [part for part in every if part[1] < part[2]]
+    def unites(self) -> bool:
+        return self.schedule.fuse and self.D == 1
 
     def width(self, state: int) -> int:
         return self.P if state == 0 else self.H
 
-    def start(self, direction: int, matrix: int) -> int:
-        return direction * self.kept.each + self.kept.starts[matrix]
-
-    def walk(self, program: Program, d: int, *, given: Sequence[bool]) -> int:
-        """What both ways have in common: -> where the walk's words begin."""
-        form, N, B, reverse = self.form, self.batch.N, self.batch.B, d == 1
-        at = program.walk(self.batch.T, B, self.H, self.P, reverse)
-        program.point(at + job.ROWS, ROWS, d * self.P)
-        for field, matrix in ((job.GATES, GATES), (job.EXTRA, EXTRA), (job.RAW, RAW)):
-            program.point(at + field, KEPT, self.start(d, matrix))
-        for field, tensor in ((job.WEIGHT, W_HH), (job.PROJECTION, W_HR)):
-            program.point(at + field, place(d, tensor))
-        if not self.batch.is_dense:
-            program.point(at + job.STARTS, BOUNDS)
+    def walk(self, program: Program, d: int, *, stride: int) -> None:
+        """What both ways have in common."""
+        at, form, back = program.walks[d], self.form, program.back
+        program.set(
+            at,
+            T=self.layout.T,
+            B=self.layout.B,
+            H=self.H,
+            P=self.P,
+            REVERSE=self.reverse[d],
+            STATE_COUNT=form.S,
+            PARAM_COUNT=form.K,
+            SIZE=self.size,
+            WIDTH=form.target.width,
+            ROWS_STRIDE=stride * self.size,
+            POINTWISE=program.leaves["plait_backward" if back else "plait_forward"],
+            ENDING=program.leaves["plait_finish"],
+        )
+        for name in ("ROWS", "WX", "GATES", "EXTRA", "RAW"):
+            program.point(at + getattr(WALK, name), Where(d, name.lower()))
+        if not self.layout.is_dense:
+            program.bounds(at + WALK.STARTS)
         for k in range(form.S):
-            width, history = self.width(k), self.start(d, HISTORY + k)
-            program.point(at + job.STATES + k, KEPT, history + (0 if reverse else B * width))
-            program.point(at + job.INITIAL + k, KEPT, history + (N * width if reverse else 0))
-            if given[k]:
-                program.point(at + job.GIVEN + k, GIVEN + k, d * B * width)
+            program.point(at + WALK.STATES + k, Where(d, "states", k=k))
+            program.point(at + WALK.INITIAL + k, Where(d, "initial", k=k))
+            program.point(at + WALK.SOURCE + k, Where(d, "source", k=k))
+        for k in range(form.K):
+            program.point(at + WALK.PARAM + k, Where(d, "params", k=k))
+
+    def recurrent(self, program: Program, d: int) -> int:
+        """h times R' forward, d_rh times R back."""
+        G, H, P, form = self.G, self.H, self.P, self.form
+        if program.back:
+            at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=1, columns=P, depth=G * H, row=P)
+            for matrix, column, count in form.runs:
+                width = (G if matrix == "gates" else form.E) * H
+                program.run_of(at, width, count * H, Where(d, f"d_{matrix}", column * H))
+        else:
+            at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=G, columns=H, depth=P, row=P)
+            program.run_of(at, P, P)
+        program.panels(at, Where(d, "r_panels") if self.packs.kept else None, ready=self.packs.r)
+        if not (program.back and form.projected):
+            program.set(at, TOUCH=program.leaves["plait_touch"])
         return at
 
-    def finish(self, program: Program, fuse: bool) -> None:
-        shared = not fuse and split.by_units(self.form, self.batch, self.H, self.D, self.count)
-        program.finish(self.batch.shares(-(-self.count // self.D)), shared)
-        program.kept = self.kept.each
+    def projection(self, program: Program, d: int) -> None:
+        if not self.form.projected:
+            return
+        columns, depth = (self.H, self.P) if program.back else (self.P, self.H)
+        at = self.of_walk(program, d, WALK.PROJECTION, "w_hr", each=1, columns=columns, depth=depth, row=self.H)
+        program.run_of(at, depth, depth)
+        program.panels(at, Where(d, "p_panels") if self.packs.kept else None, ready=self.packs.r)
+        project = program.leaves["plait_d_projected" if program.back else "plait_projected"]
+        program.set(program.walks[d], PROJECT=project)
+        if program.back:
+            program.set(at, TOUCH=program.leaves["plait_touch"])
+
+    def of_walk(
+        self, program: Program, d: int, word: int, factor: str, *, each: int, columns: int, depth: int, row: int
+    ) -> int:
+        owner = program.walks[d]
+        at = program.product(
+            Where(d, factor), each=each, columns=columns, depth=depth, row=row, transposed=not program.back, owner=owner
+        )
+        program.inner.append((owner + word, 8 * at))
+        target = self.form.target
+        if target.apart:
+            blocks = -(-columns // target.width)
+            program.reserve(at + APART, self.layout.B * target.rows * blocks * each * target.width)
+        return at
+
+    def finish(self, program: Program) -> None:
+        shared = not self.unites and split.by_units(self.form, self.layout, self.H, self.D, self.count)
+        parts = max(1, min(self.layout.B, -(-self.count // self.D)))
+        program.finish(self.layout.shares(parts), shared)
 
 
 def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False) -> bool:

@@ -7,7 +7,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import job
+from .records import launch as LAUNCH
 from .target import I32, I64, IS_X86
 
 Int = types.intp
@@ -61,7 +61,7 @@ copy = emitted(
 )
 zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
 ask = _calling(0, I32, True)  # int f(void)
-call1, call2, call4, call6, call9, call17 = (_calling(count, ir.VoidType(), False) for count in (1, 2, 4, 6, 9, 17))
+call1, call2, call4, call6, call9 = (_calling(count, ir.VoidType(), False) for count in (1, 2, 4, 6, 9))
 
 
 def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
@@ -117,14 +117,14 @@ def wait(launch, address, index, count):
     spins = 0
     while look(address, index) < count:
         spins += 1
-        if spins < SPINS or get(launch, job.ALONE):
+        if spins < SPINS or get(launch, LAUNCH.ALONE):
             pause()
         else:
-            ask(get(launch, job.YIELD))
+            ask(get(launch, LAUNCH.YIELD))
 
 
 @native(3)
 def meet(launch, team, count):
     """Waits for the whole team, for the count-th time."""
-    ticket(launch, job.ARRIVED)
-    wait(launch, launch, job.ARRIVED, count * team)
+    ticket(launch, LAUNCH.ARRIVED)
+    wait(launch, launch, LAUNCH.ARRIVED, count * team)

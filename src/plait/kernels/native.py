@@ -16,9 +16,9 @@ def walks() -> bytes:
 
     module, target, libraries = ir.Module("plait_walks"), cpu_target.target_context, []
     for name, function in (
-        ("plait_rows", products.times_panels),
-        ("plait_gemms", products.gemms),
-        ("plait_walk", recurrence.run),
+        ("plait_rows", products.multiply_rows),
+        ("plait_multiply", products.multiply),
+        ("plait_run", recurrence.run),
         ("plait_start", recurrence.start),
     ):
         ((arguments, result),) = function.overloads.items()

@@ -6,8 +6,10 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..cells.trace import compiled, trace
-from . import activations, job
+from ..cells.trace import compiled
+from . import activations
+from .records import product as PRODUCT
+from .records import walk as WALK
 from .target import I64, Form, Target
 from .tile import slot
 from .vectors import Emitter, Vector
@@ -33,7 +35,7 @@ class Place:
         self.emit = Emitter(build, form.target)
         self.count, self.mask = count, None if count is None else self.emit.mask(count)
         self.vectors, self.last = vectors, list[tuple[ir.Value, ir.Value]]()
-        self.H = self.field(job.H)
+        self.H = self.field(WALK.H)
 
     def field(self, index: int) -> ir.Value:
         return self.word(self.walk, index)
@@ -58,11 +60,18 @@ class Place:
 
     def saved(self, k: int, row: ir.Value) -> list[ir.Value]:
         G, E = self.form.G, self.form.E
-        return self.column(job.GATES, row, G, k) if k < G else self.column(job.EXTRA, row, E, k - G)
+        return self.column(WALK.GATES, row, G, k) if k < G else self.column(WALK.EXTRA, row, E, k - G)
+
+    def params(self) -> list[Vector]:
+        return [self.read(self.number(self.field(WALK.PARAM + k), self.unit)) for k in range(self.form.K)]
+
+    def with_source(self, value: Any, k: int, row: ir.Value, width: ir.Value) -> Any:
+        """What is added to a state, or to its d_, from outside; only in forms that are made for it."""
+        return value + self.read(self.unit_of(self.field(WALK.SOURCE + k), row, width)) if self.form.sourced else value
 
     def row_of_caller(self, row: ir.Value) -> list[ir.Value]:
-        offset = self.build.mul(row, self.field(job.ROWS_STRIDE))
-        return self.number(self.build.add(self.field(job.ROWS), offset), self.unit)
+        offset = self.build.mul(row, self.field(WALK.ROWS_STRIDE))
+        return self.number(self.build.add(self.field(WALK.ROWS), offset), self.unit)
 
     def read(self, addresses: list[ir.Value]) -> Vector:
         return self.emit.read(addresses, self.mask)
@@ -83,17 +92,18 @@ class Place:
 def emit_forward(
     form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
 ) -> None:
-    cell, G, S = form.cell, form.G, form.S
-    wx = [at.read(at.column(job.GATES, row, G, g)) for g in range(G)]
+    G, S = form.G, form.S
+    wx = [at.read(at.column(WALK.WX, row, G, g)) for g in range(G)]
     rh = [at.emit.read(at.spread(at.emit.offset(scratch, slot(form.target, g, 0)))) for g in range(G)]
     old = [0.0 if form.projected and k == 0 else at.read(at.unit_of(at.word(olds, k), r, at.H)) for k in range(S)]
-    result = compiled(trace(cell, form.dt).step, ops_of(form))(*wx, *rh, *old)
+    result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *old, *at.params())
     new, saved = result[:S], result[S:]
     for k, value in enumerate(new):
         if k == 0 and form.projected:
-            at.write(at.unit_of(at.field(job.RAW), row, at.H), value)
+            at.write(at.unit_of(at.field(WALK.RAW), row, at.H), value)
             continue
-        at.write(at.unit_of(at.field(job.STATES + k), row, at.H), value)
+        value = at.with_source(value, k, row, at.H)
+        at.write(at.unit_of(at.field(WALK.STATES + k), row, at.H), value)
         if k == 0:
             at.write(at.row_of_caller(row), value)
     for k, value in enumerate(saved):
@@ -103,35 +113,38 @@ def emit_forward(
 def emit_backward(
     form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
 ) -> None:
-    cell, G, S = form.cell, form.G, form.S
-    carry = [at.unit_of(at.field(job.CARRY + k), sequence, at.H) for k in range(S)]
+    G, S = form.G, form.S
+    carry = [at.unit_of(at.field(WALK.CARRY + k), sequence, at.H) for k in range(S)]
     back = at.emit.read(at.spread(scratch))
-    saved = [at.read(at.saved(k, row)) for k in range(len(trace(cell, form.dt).saved))]
+    saved = [at.read(at.saved(k, row)) for k in range(len(form.trace.saved))]
     old = [0.0 if form.projected and k == 0 else at.read(at.unit_of(at.word(olds, k), r, at.H)) for k in range(S)]
-    new = [at.read(at.unit_of(at.field(job.STATES + k), row, at.H)) for k in range(1, S)]
+    new = [at.read(at.unit_of(at.field(WALK.STATES + k), row, at.H)) for k in range(1, S)]
     if form.projected:
-        new.insert(0, at.read(at.unit_of(at.field(job.RAW), row, at.H)))
+        new.insert(0, at.read(at.unit_of(at.field(WALK.RAW), row, at.H)))
         d_new = [back]
     else:
-        new.insert(0, at.read(at.unit_of(at.field(job.STATES), row, at.H)))
+        new.insert(0, at.read(at.unit_of(at.field(WALK.STATES), row, at.H)))
         d_new = [at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
-    d_new += [at.read(carry[k]) for k in range(1, S)]
-    d = compiled(trace(cell, form.dt).vjp, ops_of(form))(*saved, *old, *new, *d_new)
-    d_wx, d_rh, d_old = d[:G], d[G : 2 * G], d[2 * G :]
+    d_new += [at.with_source(at.read(carry[k]), k, row, at.H) for k in range(1, S)]
+    d = compiled(form.trace.vjp, ops_of(form))(*saved, *old, *new, *at.params(), *d_new)
+    d_wx, d_rh, d_old, d_params = d[:G], d[G : 2 * G], d[2 * G : 2 * G + S], d[2 * G + S :]
     for g in range(G):
-        at.write(at.column(job.GATES, row, G, g), d_wx[g])
-        if g >= form.shared:
-            at.write(at.column(job.EXTRA, row, form.E, g - form.shared), d_rh[g])
+        at.write(at.column(WALK.D_GATES, row, G, g), d_wx[g])
+    for e, g in enumerate(form.apart):
+        at.write(at.column(WALK.D_EXTRA, row, form.E, e), d_rh[g])
     for k in range(S):
         if not (form.projected and k == 0):
             at.write(carry[k], d_old[k])
+    for k, value in enumerate(d_params):
+        total = at.unit_of(at.field(WALK.D_PARAM + k), sequence, at.H)
+        at.write(total, at.read(total) + value)
 
 
 def emit_finish(
     form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
 ) -> None:
     """The last product belongs to the initial h."""
-    carry = at.unit_of(at.field(job.CARRY), sequence, at.field(job.P))
+    carry = at.unit_of(at.field(WALK.CARRY), sequence, at.field(WALK.P))
     at.write(carry, at.read(carry) + at.emit.read(at.spread(scratch)))
 
 
@@ -139,8 +152,8 @@ def emit_projected(
     form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
 ) -> None:
     """h is what the projection has made of it."""
-    h = at.emit.read(at.spread(scratch))
-    at.write(at.unit_of(at.field(job.STATES), row, at.field(job.P)), h)
+    h = at.with_source(at.emit.read(at.spread(scratch)), 0, row, at.field(WALK.P))
+    at.write(at.unit_of(at.field(WALK.STATES), row, at.field(WALK.P)), h)
     at.write(at.row_of_caller(row), h)
 
 
@@ -148,9 +161,9 @@ def emit_d_projected(
     form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
 ) -> None:
     """d_ of h, all of it: what goes back through the projection."""
-    carry = at.unit_of(at.field(job.CARRY), sequence, at.field(job.P))
+    carry = at.unit_of(at.field(WALK.CARRY), sequence, at.field(WALK.P))
     d_h = at.read(carry) + at.read(at.row_of_caller(row)) + at.emit.read(at.spread(scratch))
-    at.write(at.unit_of(at.field(job.D_PROJECTED), row, at.field(job.P)), d_h)
+    at.write(at.unit_of(at.field(WALK.D_PROJECTED), row, at.field(WALK.P)), d_h)
     at.write(carry, 0.0)
 
 
@@ -160,9 +173,9 @@ def emit_touch(
     """Asks for the cache lines that the step will need while the tile is still busy: they lie a row apart, where no
     prefetcher sees a pattern.
     """
-    places = [at.column(job.GATES, row, form.G, g) for g in range(form.G)]
-    places += [at.column(job.EXTRA, row, form.E, e) for e in range(form.E)]
-    places += [at.unit_of(at.field(job.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
+    places = [at.column(WALK.GATES, row, form.G, g) for g in range(form.G)]
+    places += [at.column(WALK.EXTRA, row, form.E, e) for e in range(form.E)]
+    places += [at.unit_of(at.field(WALK.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
     places += [] if form.projected else [at.row_of_caller(row)]
     for addresses in places:
         at.emit.prefetch(addresses[0])
@@ -171,8 +184,8 @@ def emit_touch(
 
 def result_of_product(at: Place, row: ir.Value) -> list[ir.Value]:
     """Column `unit` of a row of C."""
-    offset = at.build.mul(row, at.field(job.C_ROW))
-    return at.number(at.build.add(at.field(job.C), offset), at.unit)
+    offset = at.build.mul(row, at.field(PRODUCT.C_ROW))
+    return at.number(at.build.add(at.field(PRODUCT.C), offset), at.unit)
 
 
 def emit_store(

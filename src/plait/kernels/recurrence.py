@@ -1,11 +1,22 @@
 """The walk through time, for any cell. A thread takes all T steps of a slice of the batch, or its share of the units of
 every step.
 
-Rows are those of engines/base.py. A slice is a range of sequences, longest first: at each step the live ones are the
-first of it.
+Rows are those of layout.py. A slice is a range of sequences, longest first: at each step the live ones are the first of
+it. What two threads do with two slices (W x and gradients are products of whole sequences):
+
+    forward   thread 0   pack  pack  | W x  W x  W x | slice 0: step 0, 1, 2 ... T-1 |
+              thread 1   pack  pack  | W x  W x      | slice 1: step 0, 1, 2 ... T-1 |
+    backward  thread 0   pack  pack  | slice 0: step T-1 ... 0 | d_W  d_W  d_x |
+              thread 1   pack  pack  | slice 1: step T-1 ... 0 | d_R  d_R      |
+
+Pieces between two bars are taken one by one by whoever is free; at a bar everybody waits until all are done. If the
+units are shared, a step has a bar of its own, and every thread has its blocks of units in all steps:
+
+    by units  thread 0   ... | step t, units 0..H/2 | step t+1, units 0..H/2 | ...
+              thread 1   ... | step t, units H/2..H | step t+1, units H/2..H | ...
 """
 
-from . import job
+from . import records
 from .machine import (
     Int,
     ask,
@@ -16,7 +27,6 @@ from .machine import (
     flush_denormals,
     get,
     meet,
-    memory,
     native,
     put,
     restore_denormals,
@@ -24,99 +34,127 @@ from .machine import (
     wait,
     zero,
 )
-from .products import blocks, pack, pack_block, product_of_rows, rows, rows_of_one
-
-addresses = memory(job.MOST_STATES)
+from .products import blocks, blocks_to_pack, new_span, pack_block, rows, rows_of_whole
+from .records import launch as LAUNCH
+from .records import product as PRODUCT
+from .records import span as SPAN
+from .records import walk as WALK
 
 
 @native(2, Int)
 def first_row(walk, t):
-    starts = get(walk, job.STARTS)
-    return get(starts, t) if starts else t * get(walk, job.B)
+    starts = get(walk, WALK.STARTS)
+    return get(starts, t) if starts else t * get(walk, WALK.B)
 
 
 @native(4, Int)
 def live(walk, t, lo, hi):
     """How many sequences of lo..hi there are at step t; none outside of time."""
-    if t < 0 or t >= get(walk, job.T):
+    if t < 0 or t >= get(walk, WALK.T):
         return 0
     return max(0, min(first_row(walk, t + 1) - first_row(walk, t), hi) - lo)
 
 
+@native(2, Int)
+def width_of(walk, state):
+    return get(walk, WALK.P) if state == 0 else get(walk, WALK.H)
+
+
 @native(4)
-def states_at(walk, olds, matrices, row):
+def states_at(walk, span, matrices, row):
     """Where the row begins in each state's matrix."""
-    for k in range(get(walk, job.STATE_COUNT)):
-        width = get(walk, job.P) if k == 0 else get(walk, job.H)
-        put(olds, k, get(walk, matrices + k) + row * width * get(walk, job.SIZE))
+    for k in range(get(walk, WALK.STATE_COUNT)):
+        place = get(walk, matrices + k) + row * width_of(walk, k) * get(walk, WALK.SIZE)
+        put(span, SPAN.OLDS + k, place)
+
+
+@native(6)
+def mean(span, n, leaf, row, sequence, a):
+    """Which rows the span means: n from `row` on, for the leaf, with their first run at `a`."""
+    put(span, SPAN.COUNT, n)
+    put(span, SPAN.LEAF, leaf)
+    put(span, SPAN.ROW, row)
+    put(span, SPAN.SEQUENCE, sequence)
+    put(span, SPAN.A, a)
+    put(span, SPAN.FROM, 0)
+
+
+@native(3)
+def among(span, block, last):
+    put(span, SPAN.BLOCK, block)
+    put(span, SPAN.LAST, last)
 
 
 @native(6)
 def keep_last(walk, t, lo, hi, block, last):
     """The states of the sequences that end with step t, for the units of some blocks."""
-    n, following = live(walk, t, lo, hi), live(walk, t - 1 if get(walk, job.REVERSE) else t + 1, lo, hi)
-    start, row = block * get(walk, job.WIDTH) * get(walk, job.SIZE), first_row(walk, t) + lo
-    for k in range(get(walk, job.STATE_COUNT)):
-        stride = (get(walk, job.P) if k == 0 else get(walk, job.H)) * get(walk, job.SIZE)
-        size = min(stride, last * get(walk, job.WIDTH) * get(walk, job.SIZE)) - start
+    n, following = live(walk, t, lo, hi), live(walk, t - 1 if get(walk, WALK.REVERSE) else t + 1, lo, hi)
+    start, row = block * get(walk, WALK.WIDTH) * get(walk, WALK.SIZE), first_row(walk, t) + lo
+    for k in range(get(walk, WALK.STATE_COUNT)):
+        stride = width_of(walk, k) * get(walk, WALK.SIZE)
+        size = min(stride, last * get(walk, WALK.WIDTH) * get(walk, WALK.SIZE)) - start
         for r in range(following, n):
             copy(
-                get(walk, job.FINAL + k) + (lo + r) * stride + start,
-                get(walk, job.STATES + k) + (row + r) * stride + start,
+                get(walk, WALK.FINAL + k) + (lo + r) * stride + start,
+                get(walk, WALK.STATES + k) + (row + r) * stride + start,
                 size,
             )
 
 
 @native(6)
 def step_forward(walk, s, lo, hi, block, last):
-    H, P, SIZE, G = get(walk, job.H), get(walk, job.P), get(walk, job.SIZE), get(walk, job.GATE_COUNT)
-    olds, reverse = addresses(), get(walk, job.REVERSE)
-    t = get(walk, job.T) - 1 - s if reverse else s
+    span, reverse, recurrent = new_span(), get(walk, WALK.REVERSE), get(walk, WALK.RECURRENT)
+    t = get(walk, WALK.T) - 1 - s if reverse else s
     before = t + 1 if reverse else t - 1
     n = live(walk, t, lo, hi)
     m = min(n, live(walk, before, lo, hi))  # these go on, the others start here
-    row, panels, leaf = first_row(walk, t) + lo, get(walk, job.PANELS), get(walk, job.POINTWISE)
-    within = get(walk, job.WITHIN)
+    row, leaf, within = first_row(walk, t) + lo, get(walk, WALK.POINTWISE), get(walk, WALK.WITHIN)
     if within and n:
-        product_of_rows(within, row, n, get(within, job.STORE))
+        rows_of_whole(within, row, n, get(within, PRODUCT.STORE))
+    among(span, block, last)
     if m:
-        states_at(walk, olds, job.STATES, first_row(walk, before) + lo)
-        rows_of_one(walk, m, get(olds, 0), P, panels, G, H, leaf, block, last, olds, row, lo)
+        states_at(walk, span, WALK.STATES, first_row(walk, before) + lo)
+        mean(span, m, leaf, row, lo, get(span, SPAN.OLDS))
+        rows(recurrent, span)
     if m < n:
-        states_at(walk, olds, job.INITIAL, lo + m)
-        h = get(olds, 0) if get(walk, job.GIVEN) else 0
-        rows_of_one(walk, n - m, h, P, panels, G, H, leaf, block, last, olds, row + m, lo + m)
-    if get(walk, job.PROJECTION) and n:
-        raw, panels, every = get(walk, job.RAW) + row * H * SIZE, get(walk, job.PROJECTION_PANELS), blocks(walk, P)
-        rows_of_one(walk, n, raw, H, panels, 1, P, get(walk, job.PROJECT), 0, every, 0, row, lo)
+        states_at(walk, span, WALK.INITIAL, lo + m)
+        h = get(span, SPAN.OLDS) if get(walk, WALK.STARTS_GIVEN) else 0
+        mean(span, n - m, leaf, row + m, lo + m, h)
+        rows(recurrent, span)
+    projection = get(walk, WALK.PROJECTION)
+    if projection and n:
+        every = blocks(projection, get(walk, WALK.P))
+        raw = get(walk, WALK.RAW) + row * get(walk, WALK.H) * get(walk, WALK.SIZE)
+        mean(span, n, get(walk, WALK.PROJECT), row, lo, raw)
+        among(span, 0, every)
+        rows(projection, span)
         last = max(last, every)
     keep_last(walk, t, lo, hi, block, last)
 
 
-@native(10)
-def rows_back(walk, n, known, leaf, block, last, olds, from_row, row, sequence):
-    """R' d_rh of the n rows from `from_row` on, if it is known, and the leaf on it. d_rh lies in two places."""
-    H, SIZE, SHARED = get(walk, job.H), get(walk, job.SIZE), get(walk, job.SHARED)
-    G, E, panels, P = get(walk, job.GATE_COUNT), get(walk, job.EXTRA_COUNT), get(walk, job.PANELS), get(walk, job.P)
-    depth, rest = SHARED * H, (G - SHARED) * H
-    a, lda = get(walk, job.GATES) + from_row * G * H * SIZE, G * H * SIZE
-    more, ldm = get(walk, job.EXTRA) + from_row * E * H * SIZE, E * H * SIZE
-    if depth == 0:
-        a, lda, depth, rest = more, ldm, rest, 0
-    a = a if known else 0
-    rows(walk, n, a, lda, depth, more, ldm, rest, panels, 1, P, leaf, block, last, olds, row, sequence)
+@native(6)
+def rows_back(walk, span, n, leaf, from_row, sequence):
+    """R' d_rh of the n rows from `from_row` on (none are known if that is -1), and the leaf on it.
+
+    The span says the rest: for which blocks, which rows, which old states.
+    """
+    recurrent = get(walk, WALK.RECURRENT)
+    first, stride = get(recurrent, PRODUCT.RUN), get(recurrent, PRODUCT.RUN + 1)
+    mean(span, n, leaf, get(span, SPAN.ROW), sequence, first + from_row * stride if from_row >= 0 else 0)
+    put(span, SPAN.FROM, from_row)
+    rows(recurrent, span)
 
 
 @native(6)
 def step_backward(walk, s, lo, hi, block, last):
-    H, P, SIZE = get(walk, job.H), get(walk, job.P), get(walk, job.SIZE)
-    olds, reverse, projected = addresses(), get(walk, job.REVERSE), get(walk, job.PROJECTION)
-    t = s if reverse else get(walk, job.T) - 1 - s
+    span, reverse, projection = new_span(), get(walk, WALK.REVERSE), get(walk, WALK.PROJECTION)
+    t = s if reverse else get(walk, WALK.T) - 1 - s
     before, after = (t + 1, t - 1) if reverse else (t - 1, t + 1)
     n, known = live(walk, t, lo, hi), live(walk, after, lo, hi)
-    if n < known and get(walk, job.FINISH):  # these had started with the step after
-        row = first_row(walk, after) + lo + n
-        rows_back(walk, known - n, 1, get(walk, job.ENDING), block, last, olds, row, 0, lo + n)
+    among(span, block, last)
+    if n < known and get(walk, WALK.FINISH):  # these had started with the step after
+        put(span, SPAN.ROW, 0)
+        rows_back(walk, span, known - n, get(walk, WALK.ENDING), first_row(walk, after) + lo + n, lo + n)
     known, going_on = min(n, known), min(n, live(walk, before, lo, hi))
     r = 0
     while r < n:
@@ -125,94 +163,72 @@ def step_backward(walk, s, lo, hi, block, last):
             end = min(end, known)
         if r < going_on:
             end = min(end, going_on)
-            states_at(walk, olds, job.STATES, first_row(walk, before) + lo + r)
+            states_at(walk, span, WALK.OLD, first_row(walk, before) + lo + r)
         else:
-            states_at(walk, olds, job.INITIAL, lo + r)
-        from_row = first_row(walk, after) + lo + r if r < known else 0
-        row, leaf = first_row(walk, t) + lo + r, get(walk, job.PROJECT if projected else job.POINTWISE)
-        rows_back(walk, end - r, 1 if r < known else 0, leaf, block, last, olds, from_row, row, lo + r)
-        if projected:
-            a, leaf = get(walk, job.D_PROJECTED) + row * P * SIZE, get(walk, job.POINTWISE)
-            panels, every = get(walk, job.PROJECTION_PANELS), blocks(walk, H)
-            rows_of_one(walk, end - r, a, P, panels, 1, H, leaf, 0, every, olds, row, lo + r)
+            states_at(walk, span, WALK.INITIAL, lo + r)
+        row, leaf = first_row(walk, t) + lo + r, get(walk, WALK.PROJECT if projection else WALK.POINTWISE)
+        put(span, SPAN.ROW, row)
+        rows_back(walk, span, end - r, leaf, first_row(walk, after) + lo + r if r < known else -1, lo + r)
+        if projection:
+            a = get(walk, WALK.D_PROJECTED) + row * get(walk, WALK.P) * get(walk, WALK.SIZE)
+            mean(span, end - r, get(walk, WALK.POINTWISE), row, lo + r, a)
+            among(span, 0, blocks(projection, get(walk, WALK.H)))
+            rows(projection, span)
+            among(span, block, last)
         r = end
-    within = get(walk, job.WITHIN)
+    within = get(walk, WALK.WITHIN)
     if within and n:
-        product_of_rows(within, first_row(walk, t) + lo, n, get(within, job.STORE))
+        rows_of_whole(within, first_row(walk, t) + lo, n, get(within, PRODUCT.STORE))
 
 
 @native(5)
 def end_backward(walk, lo, hi, block, last):
-    if get(walk, job.FINISH) and get(walk, job.T):
-        t = get(walk, job.T) - 1 if get(walk, job.REVERSE) else 0
-        n = live(walk, t, lo, hi)
+    if get(walk, WALK.FINISH) and get(walk, WALK.T):
+        t = get(walk, WALK.T) - 1 if get(walk, WALK.REVERSE) else 0
+        n, span = live(walk, t, lo, hi), new_span()
         if n:
-            rows_back(walk, n, 1, get(walk, job.ENDING), block, last, 0, first_row(walk, t) + lo, 0, lo)
-
-
-@native(3)
-def prepare(walk, back, item):
-    """One block's panels; of the projection's, if the item is beyond; or else the initial values."""
-    H, P, SIZE, WIDTH = get(walk, job.H), get(walk, job.P), get(walk, job.SIZE), get(walk, job.WIDTH)
-    G, leaf, line = get(walk, job.GATE_COUNT), get(walk, job.PACK), WIDTH * SIZE
-    weight, bias, panels = get(walk, job.WEIGHT), get(walk, job.BIAS), get(walk, job.PANELS)
-    columns, others = (P, H) if back else (H, P)
-    first, second = blocks(walk, columns), blocks(walk, others) if get(walk, job.PROJECTION) else 0
-    if item == first + second:
-        for k in range(get(walk, job.STATE_COUNT)):
-            given, to = get(walk, job.GIVEN + k), get(walk, (job.CARRY if back else job.INITIAL) + k)
-            size = get(walk, job.B) * (P if k == 0 else H) * SIZE
-            if given:
-                copy(to, given, size)
-            else:
-                zero(to, size)
-    elif item < first:
-        units, idle = min(WIDTH, columns - item * WIDTH), get(walk, job.IDLE)
-        if back:
-            depth = 0 if idle else G * H
-            pack(walk, leaf, panels + item * (G * H + 1) * line, weight + item * line, P * SIZE, depth, units)
-        else:
-            for g in range(G):
-                panel, origin = panels + (item * G + g) * (P + 1) * line, g * H + item * WIDTH
-                pack(walk, leaf, panel, weight + origin * P * SIZE, P * SIZE, 0 if idle else P, units)
-                if bias:
-                    copy(panel, bias + origin * SIZE, units * SIZE)
-    else:
-        item -= first
-        weight, panels = get(walk, job.PROJECTION), get(walk, job.PROJECTION_PANELS)
-        units = min(WIDTH, others - item * WIDTH)
-        if back:
-            pack(walk, leaf, panels + item * (P + 1) * line, weight + item * line, H * SIZE, P, units)
-        else:
-            pack(walk, leaf, panels + item * (H + 1) * line, weight + item * WIDTH * H * SIZE, H * SIZE, H, units)
+            among(span, block, last)
+            put(span, SPAN.ROW, 0)
+            rows_back(walk, span, n, get(walk, WALK.ENDING), first_row(walk, t) + lo, lo)
 
 
 @native(2)
-def prepare_all(launch, back):
-    """Packs what is packed as a whole, item by item, each by whoever is free."""
-    walks, first, stride = get(launch, job.WALKS), get(launch, job.FIRST), job.WALK_SIZE * 8
-    columns, others = get(first, job.P if back else job.H), get(first, job.H if back else job.P)
-    items = blocks(first, columns) + 1 + (blocks(first, others) if get(first, job.PROJECTION) else 0)
-    item, passed = ticket(launch, job.PREPARED), walks * items
+def start_values(walk, back):
+    """The states that the walk starts from; and what adds up on the way back."""
+    for k in range(get(walk, WALK.STATE_COUNT)):
+        given, to = get(walk, WALK.GIVEN + k), get(walk, (WALK.CARRY if back else WALK.INITIAL) + k)
+        size = get(walk, WALK.B) * width_of(walk, k) * get(walk, WALK.SIZE)
+        if given:
+            copy(to, given, size)
+        else:
+            zero(to, size)
+    for k in range(get(walk, WALK.PARAM_COUNT) if back else 0):
+        zero(get(walk, WALK.D_PARAM + k), get(walk, WALK.B) * get(walk, WALK.H) * get(walk, WALK.SIZE))
+
+
+@native(2)
+def make_ready(launch, back):
+    """Start values and panels, item by item, each by whoever is free."""
+    walks, item = get(launch, LAUNCH.WALKS), ticket(launch, LAUNCH.READY_TAKEN)
+    passed = walks
     while item < passed:
-        prepare(first + item % walks * stride, back, item // walks)
-        ticket(launch, job.PREPARED_DONE)
-        item = ticket(launch, job.PREPARED)
-    for g in range(get(launch, job.GEMM_COUNT)):
-        gemm = get(launch, job.GEMMS) + g * stride
-        if get(gemm, job.OUTER) == 0:
-            count = blocks(gemm, get(gemm, job.N))
-            while item < passed + count:
-                pack_block(gemm, item - passed)
-                ticket(launch, job.PREPARED_DONE)
-                item = ticket(launch, job.PREPARED)
-            passed += count
-    wait(launch, launch, job.PREPARED_DONE, passed)
+        start_values(get(launch, LAUNCH.FIRST_WALK) + item * WALK.WALK_SIZE * 8, back)
+        ticket(launch, LAUNCH.READY_DONE)
+        item = ticket(launch, LAUNCH.READY_TAKEN)
+    for k in range(get(launch, LAUNCH.PRODUCTS)):
+        product = get(launch, LAUNCH.FIRST_PRODUCT) + k * PRODUCT.PRODUCT_SIZE * 8
+        count = blocks_to_pack(product)
+        while item < passed + count:
+            pack_block(product, item - passed)
+            ticket(launch, LAUNCH.READY_DONE)
+            item = ticket(launch, LAUNCH.READY_TAKEN)
+        passed += count
+    wait(launch, launch, LAUNCH.READY_DONE, passed)
 
 
 @native(6)
 def walk_steps(walk, back, lo, hi, block, last):
-    for s in range(get(walk, job.T)):
+    for s in range(get(walk, WALK.T)):
         if back:
             step_backward(walk, s, lo, hi, block, last)
         else:
@@ -221,27 +237,33 @@ def walk_steps(walk, back, lo, hi, block, last):
         end_backward(walk, lo, hi, block, last)
 
 
+@native(1, Int)
+def blocks_of(walk):
+    """Of the product with R."""
+    recurrent = get(walk, WALK.RECURRENT)
+    return blocks(recurrent, get(recurrent, PRODUCT.COLUMNS))
+
+
 @native(2)
 def walk_slices(launch, back):
     """Slice after slice, each with all its steps, until none is left."""
-    walks, first, bounds = get(launch, job.WALKS), get(launch, job.FIRST), get(launch, job.BOUNDS)
-    items, item = walks * get(launch, job.SLICES), ticket(launch, job.TAKEN)
+    walks, first, bounds = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), get(launch, LAUNCH.BOUNDS)
+    items, item = walks * get(launch, LAUNCH.SLICES), ticket(launch, LAUNCH.SLICE_TAKEN)
     while item < items:
-        walk, place = first + item % walks * job.WALK_SIZE * 8, item // walks
-        last = blocks(walk, get(walk, job.P if back else job.H))
-        walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, last)
-        ticket(launch, job.TAKEN_DONE)
-        item = ticket(launch, job.TAKEN)
-    wait(launch, launch, job.TAKEN_DONE, items)
+        walk, place = first + item % walks * WALK.WALK_SIZE * 8, item // walks
+        walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
+        ticket(launch, LAUNCH.SLICE_DONE)
+        item = ticket(launch, LAUNCH.SLICE_TAKEN)
+    wait(launch, launch, LAUNCH.SLICE_DONE, items)
 
 
 @native(3)
 def walk_units(launch, back, team):
     """This thread's units, in every step; the team meets after each."""
-    walks, first, stride = get(launch, job.WALKS), get(launch, job.FIRST), job.WALK_SIZE * 8
-    every, me, hi = blocks(first, get(first, job.P if back else job.H)), ticket(launch, job.TAKEN), get(first, job.B)
+    walks, first, stride = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), WALK.WALK_SIZE * 8
+    every, me, hi = blocks_of(first), ticket(launch, LAUNCH.SLICE_TAKEN), get(first, WALK.B)
     block, last = every * me // team, every * (me + 1) // team
-    for s in range(get(first, job.T)):
+    for s in range(get(first, WALK.T)):
         for w in range(walks):
             if back:
                 step_backward(first + w * stride, s, 0, hi, block, last)
@@ -251,31 +273,31 @@ def walk_units(launch, back, team):
     if back:
         for w in range(walks):
             end_backward(first + w * stride, 0, hi, block, last)
-        meet(launch, team, get(first, job.T) + 1)
+        meet(launch, team, get(first, WALK.T) + 1)
 
 
 @native(1)
 def run(launch):
     """What each thread of the team does. How many they are is asked here: it may be fewer than were called for."""
-    mode, back = flush_denormals(), get(launch, job.BACK)
-    team = 1 if get(launch, job.ALONE) else ask(get(launch, job.TEAM))
-    prepare_all(launch, back)
+    mode, back = flush_denormals(), get(launch, LAUNCH.BACK)
+    team = 1 if get(launch, LAUNCH.ALONE) else ask(get(launch, LAUNCH.TEAM))
+    make_ready(launch, back)
     if not back:
-        call2(get(launch, job.MULTIPLY), launch, team)
-    if get(launch, job.BY_UNITS):
+        call2(get(launch, LAUNCH.MULTIPLY), launch, team)
+    if get(launch, LAUNCH.BY_UNITS):
         walk_units(launch, back, team)
     else:
         walk_slices(launch, back)
     if back:
-        call2(get(launch, job.MULTIPLY), launch, team)
+        call2(get(launch, LAUNCH.MULTIPLY), launch, team)
     restore_denormals(mode)
 
 
 @native(4)
 def start(program, addresses, block, parallel):
     """Writes the block of a call (program.py) and has a team run it, or the thread that calls if there is none."""
-    words, slots, inner = get(program, job.WORDS), get(program, job.SLOTS), get(program, job.INNER)
-    template = program + job.PROGRAM_SIZE * 8
+    words, slots, inner = get(program, records.WORDS), get(program, records.SLOTS), get(program, records.INNER)
+    template = program + records.PROGRAM_SIZE * 8
     copy(block, template, words * 8)
     table = template + words * 8
     for i in range(slots):
@@ -285,7 +307,7 @@ def start(program, addresses, block, parallel):
     for i in range(inner):
         put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
     if parallel:
-        call4(parallel, get(program, job.KERNEL), block, get(program, job.COUNT), 0)
+        call4(parallel, get(program, records.KERNEL), block, get(program, records.COUNT), 0)
     else:
-        put(block, job.ALONE, 1)
-        call1(get(program, job.KERNEL), block)
+        put(block, LAUNCH.ALONE, 1)
+        call1(get(program, records.KERNEL), block)

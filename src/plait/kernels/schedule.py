@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import PlaitError
-from . import job
+from .records import MOST_TILE
 from .target import Host, Target, host
 
 
@@ -55,8 +55,8 @@ class Schedule:
             return Target(double, lanes, (machine.registers - 4) // 2, apart=apart)
         rows, columns = self.tile
         target = Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)
-        if target.width * target.size > job.MOST_TILE:
-            most = job.MOST_TILE // target.size
+        if target.width * target.size > MOST_TILE:
+            most = MOST_TILE // target.size
             raise PlaitError(f"tile {self.tile}: {columns} columns, expected {most} at most: the results of a row.")
         return target
 

@@ -3,13 +3,12 @@
 import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import takewhile
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 
 from ..cells import Cell
-from ..cells.trace import trace
+from ..cells.trace import Trace, trace
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -77,17 +76,25 @@ class Target:
         return 1 << ((self.rows // rows).bit_length() - 1)
 
 
+Run = tuple[str, int, int]  # "gates" or "extra", the first column of H, how many
+
+
 @dataclass(frozen=True, eq=False)
 class Form:
     """A cell as a kernel sees it: one object for each cell and kind of number, compared by identity.
 
-    The gates' buffer is used three times over: for wx, for what is saved, for d_wx.
+    The gates' buffer may be used three times over: for wx, for what is saved, for d_wx.
     """
 
     cell: type[Cell]
     dt: float
     target: Target
     projected: bool = False
+    sourced: bool = False  # something is added to each new state, or to its d_, from outside
+
+    @cached_property
+    def trace(self) -> Trace:
+        return trace(self.cell, self.dt)
 
     @cached_property
     def G(self) -> int:
@@ -98,11 +105,27 @@ class Form:
         return len(self.cell.states)
 
     @cached_property
-    def shared(self) -> int:
-        """For so many gates, counted from the first, d_wx and d_rh are one."""
-        return len(list(takewhile(bool, trace(self.cell, self.dt).shared)))
+    def K(self) -> int:
+        return len(self.cell.params)
+
+    @cached_property
+    def apart(self) -> list[int]:
+        """The gates whose d_rh is not their d_wx: it lies in the extra columns, in this order."""
+        return [g for g, shared in enumerate(self.trace.shared) if not shared]
 
     @cached_property
     def E(self) -> int:
         """Columns of H beside the gates': for what else is saved, and for each d_rh that is not d_wx."""
-        return max(len(trace(self.cell, self.dt).saved) - self.G, self.G - self.shared)
+        return self.trace.extra
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Where the columns of d_rh are, in the order of the gates."""
+        found: list[Run] = []
+        for g in range(self.G):
+            matrix, column = ("extra", self.apart.index(g)) if g in self.apart else ("gates", g)
+            if found and found[-1][0] == matrix and found[-1][1] + found[-1][2] == column:
+                found[-1] = (matrix, found[-1][1], found[-1][2] + 1)
+            else:
+                found.append((matrix, column, 1))
+        return found

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from .. import engines, layers
-from ..autograd import Call, differentiable
 from ..cells import CELLS, Cell
 from ..cells.base import FUNCTIONS
 from ..cells.graph import RULES, SIGNS, Graph, adjoints, write
 from ..cells.ops import tensors as ops
 from ..cells.trace import compiled, trace
 from ..engines import Layout, Needs, Weights
+from ..layers.autograd import Call, differentiable
 from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
 LENGTHS_OF_STEP = (1, 2, 3, 4)
@@ -103,16 +103,16 @@ def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Gene
         return [draw(2, layout.B, H) for _ in cell.states]
 
     def draw_weights() -> Weights:
-        return Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None)
+        params = tuple(draw(H) for _ in cell.params)
+        return Weights(draw(G * H, I), draw(G * H, H), draw(G * H), draw(G * H), None, params)
 
     x, state0, weights = draw(layout.N, I), draw_states(), [draw_weights(), draw_weights()]
     d_rows, d_final, engine = draw(layout.N, 2 * H), draw_states(), engines.get(name)
-    rows, final, kept = engine.forward(cell, x, state0, weights, layout, dt=dt)
-    d_x, d_state0, d_weights = engine.backward(
-        cell, x, weights, kept, d_rows, d_final, layout, needs=Needs.all(cell, weights), dt=dt
-    )
-    assert d_x is not None
-    found = [rows, *final, d_x, *d_state0, *(d for group in d_weights for d in group if d is not None)]
+    ps = [engine.prepare(cell, w, reverse) for w, reverse in zip(weights, (False, True), strict=True)]
+    rows, final, kept = engine.forward(ps, x, state0, layout, dt=dt)
+    back = engine.backward(ps, x, kept, d_rows, d_final, layout, needs=Needs.all(ps), dt=dt)
+    assert back.x is not None
+    found = [rows, *final, back.x, *back.states, *(d for group in back.weights for d in group if d is not None)]
 
     inputs = [x, *state0, *(t for w in weights for t in w.tensors)]
     call = Call(cell, name, layout, 2, bias=True, stateful=True)
@@ -130,7 +130,7 @@ def layer_deviation(
     largest = 0.0
     for proj_size in (0, 2) if cell == "lstm" else (0,):
         options = {"proj_size": proj_size} if proj_size else {}
-        reference = layers.make(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
+        reference = layers.layer(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
         x, lengths = torch.randn(5, 3, 3, generator=generator, dtype=dtype), torch.tensor([3, 5, 1])
         widths = (proj_size or 4, 4)[: len(CELLS[cell].states)]
         hx = [torch.randn(4, 3, width, generator=generator, dtype=dtype) for width in widths]

@@ -12,7 +12,7 @@ from ..data import series
 from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
-from ..layers import make
+from ..layers import layer
 from .base import NamedTask, Table
 from .memory import check_training, check_use
 from .pictures import forecast_picture
@@ -26,8 +26,8 @@ class Forecaster(nn.Module):
         super().__init__()
         s = settings
         options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, "engine": s.engine}
-        self.encoder = make(s.cell, 1, s.hidden, s.layers, **options)
-        self.decoder = make(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
+        self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options)
+        self.decoder = layer(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
         self.head = nn.Linear(s.hidden, 1)
         nn.init.zeros_(self.head.weight)  # it starts as the forecast of the average change, and learns what goes beyond
         nn.init.zeros_(self.head.bias)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..layers import make
+from ..layers import layer
 from ..layout import Layout
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax
@@ -16,7 +16,7 @@ class LanguageModel(nn.Module):
     def __init__(self, s: LanguageSettings, V: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(V, s.width)
-        self.rnn = make(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, engine=s.engine)
+        self.rnn = layer(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, engine=s.engine)
         self.adaptive = s.softmax == "adaptive" or (s.softmax == "auto" and V > FULL and not s.tied)
         tied = self.embedding.weight if s.tied else None
         self.softmax = AdaptiveSoftmax(s.hidden, V) if self.adaptive else Softmax(s.hidden, V, tied)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import pages
+from ..kernels import pool
 
 LOGITS = 1 << 22  # numbers that are held at a time
 
@@ -65,7 +65,7 @@ def by_rows(
     every = bool(counts.all())
     for rows in blocks(h.shape[0], weight.shape[0]):
         part, wanted = h[rows], target[rows].clamp(min=0).unsqueeze(1)
-        p = torch.addmm(bias, part, weight.t(), out=pages.empty(h, part.shape[0], weight.shape[0]))
+        p = torch.addmm(bias, part, weight.t(), out=pool.empty(h, part.shape[0], weight.shape[0]))
         torch.softmax(p, 1, out=p)
         entropy = -p.gather(1, wanted).log_()
         if not entropy.isfinite().all():  # a likelihood that is too small for a number: its logarithm is not

@@ -12,12 +12,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from . import engines
-from .cells import Cell
-from .engines import Layout, Needs, Weights
-from .engines.torch import unrolled
-from .errors import PlaitError
+from .. import engines
+from ..cells import Cell
+from ..cells.trace import why_untraceable
+from ..engines import Layout, Needs, Prepared, Weights
+from ..engines.torch import unrolled
+from ..errors import PlaitError
+from ..solvers import Serial, Solver
+from .held import Held
+
+SERIAL = Serial()
 
 
 class Call(NamedTuple):
@@ -29,6 +35,9 @@ class Call(NamedTuple):
     directions: int
     bias: bool
     stateful: bool  # initial states are given; else they are zero
+    solver: Solver = SERIAL
+    held: Held | None = None  # the block in which the weights stand still, if there is one
+    number: int = 0  # of the layer, in a stack
 
     def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
         """The states; per direction its weights."""
@@ -43,14 +52,30 @@ class Call(NamedTuple):
         return [(*x.shape[:-1], D * widths[0]), *((D, self.layout.B, width) for width in widths)]
 
     def weights(self, tensors: Sequence[Tensor]) -> list[Weights]:
-        return [Weights.of(group, bias=self.bias) for group in self.split(tensors)[1]]
+        return [Weights.of(self.cell, group, bias=self.bias) for group in self.split(tensors)[1]]
+
+    def prepared(self, tensors: Sequence[Tensor]) -> list[Prepared]:
+        """The weights, ready for the engine: for this call, or for all of the block in which they stand still."""
+        engine = engines.get(self.engine)
+
+        def make(lasting: bool = True) -> list[Prepared]:
+            weights = self.weights(tensors)
+            return [engine.prepare(self.cell, w, d == 1, lasting=lasting) for d, w in enumerate(weights)]
+
+        if self.held is None or not self.held.is_open:
+            return make(lasting=False)
+        own = tensors[len(self.cell.states) if self.stateful else 0 :]
+        return self.held.prepared(self.engine, self.number, own, make)
 
 
-def run(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+def run(
+    call: Call, x: Tensor, tensors: Sequence[Tensor], keep: bool = True
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (., directions*P), last states, what is kept for the derivative"""
     x, *tensors = readable(x, *tensors)
     state0, _ = call.split(tensors)
-    return engines.get(call.engine).forward(call.cell, x, state0, call.weights(tensors), call.layout)
+    engine = engines.get(call.engine)
+    return call.solver.forward(engine, call.prepared(tensors), x, state0, call.layout, keep=keep)
 
 
 def readable(*tensors: Tensor) -> list[Tensor]:
@@ -74,13 +99,21 @@ def run_vjp(
     d_rows, *d_finals = (None if d is None else d.resolve_neg() for d in (d_rows, *d_finals))
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
-    d_x, d_state0, d_weights = engines.get(call.engine).backward(
-        call.cell, x, call.weights(tensors), kept, d_rows, d_finals, call.layout, needs=wanted, spend=spend
+    found = call.solver.backward(
+        engines.get(call.engine),
+        call.prepared(tensors),
+        x,
+        kept,
+        d_rows,
+        d_finals,
+        call.layout,
+        needs=wanted,
+        spend=spend,
     )
-    result = [d_x]
+    result = [found.x]
     if states is not None:
-        result += d_state0 or [None] * len(states)
-    for group in d_weights:
+        result += found.states or [None] * len(states)
+    for group in found.weights:
         result += group
     return result
 
@@ -245,10 +278,25 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    # Function.apply inspects the signature of forward at each call, for functorch's sake: a tenth of a small step
-    apply = Recurrence.apply if in_functorch() else plainly
-    result: tuple[Tensor, ...] = apply(Traced(call), x, *tensors)
+    if call.engine == "torch" and why_untraceable(call.cell) is not None:
+        with without_autocast(x.device):
+            return differentiable(call, x, tensors)
+    if not in_functorch():
+        if not is_recorded(x, tensors):
+            rows, finals, _ = run(call, x, tensors, keep=False)
+            return rows, *finals
+        # Function.apply inspects the signature of forward at each call, for functorch's sake: a tenth of a small step
+        result: tuple[Tensor, ...] = plainly(Traced(call), x, *tensors)
+    else:
+        result = Recurrence.apply(Traced(call), x, *tensors)
     return result
+
+
+def is_recorded(x: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether somebody may ask for a derivative."""
+    if forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
 
 
 plainly = super(torch.autograd.Function, Recurrence).apply

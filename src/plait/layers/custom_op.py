@@ -7,22 +7,32 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from . import cells, engines
-from .autograd import Call, run, run_vjp
-from .engines import Layout
-from .errors import PlaitError
+from .. import cells, engines, solvers
+from ..errors import PlaitError
+from ..layout import Layout
+from .autograd import Call, is_recorded, run, run_vjp
 
 
 def call_of(
-    cell: str, engine: str, x: Tensor, batch_sizes: Tensor | None, B: int, directions: int, bias: bool, stateful: bool
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    B: int,
+    cell: str,
+    engine: str,
+    directions: int,
+    bias: bool,
+    stateful: bool,
+    solver: str,
+    key: int,
 ) -> Call:
-    c = cells.get(cell)
+    c = cells.by_key(cell)
     layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
     if directions not in (1, 2):
         raise PlaitError(f"directions {directions}: expected 1 or 2.")
     if layout.B != B:
         raise PlaitError(f"B {B}: expected {layout.B}, the first of batch_sizes.")
-    return Call(c, engines.choose(engine, c, x.dtype, x.device), layout, directions, bias, stateful)
+    chosen = engines.choose(engine, c, x.dtype, x.device)
+    return Call(c, chosen, layout, directions, bias, stateful, solvers.find(solver, key))
 
 
 @custom_op("plait::layer", mutates_args=())
@@ -36,19 +46,22 @@ def layer_op(
     directions: int,
     bias: bool,
     stateful: bool,
+    solver: str,
+    key: int,
+    keep: bool,
 ) -> list[Tensor]:
     """-> rows, last states, what is kept"""
-    call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
-    rows, finals, kept = run(call, x, tensors)
+    call = call_of(x, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key)
+    rows, finals, kept = run(call, x, tensors, keep)
     return [rows, *finals, *kept]
 
 
 @layer_op.register_fake
-def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful):  # type: ignore[no-untyped-def]
-    c = cells.get(cell)
-    call = Call(c, engine, Layout(0, B), directions, bias, stateful)
+def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key, keep):  # type: ignore[no-untyped-def]
+    c = cells.by_key(cell)
+    call = Call(c, engines.choose(engine, c, x.dtype, x.device), Layout(0, B), directions, bias, stateful)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
-    kept = engines.get(engines.choose(engine, c, x.dtype, x.device)).blank(c, call.weights(tensors), N, B, x, 1)
+    kept = engines.get(call.engine).blank(call.prepared(tensors), N, B, x) if keep else []
     return [*(x.new_empty(shape) for shape in call.shapes(x, tensors)), *kept]
 
 
@@ -66,9 +79,11 @@ def layer_vjp_op(
     directions: int,
     bias: bool,
     stateful: bool,
+    solver: str,
+    key: int,
 ) -> list[Tensor]:
     """-> d_x, d_ of the tensors"""
-    call = call_of(cell, engine, x, batch_sizes, B, directions, bias, stateful)
+    call = call_of(x, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key)
     return run_vjp(call, x, tensors, kept, d_rows, d_finals, [True] * (1 + len(tensors)))  # type: ignore[return-value]
 
 
@@ -78,9 +93,9 @@ def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful = inputs
-    states = len(cells.get(cell).states)
-    ctx.options, ctx.tensors, ctx.states = (B, cell, engine, directions, bias, stateful), len(tensors), states
+    x, tensors, batch_sizes, B, cell, *options, _keep = inputs
+    states = len(cells.by_key(cell).states)
+    ctx.options, ctx.tensors, ctx.states = (B, cell, *options), len(tensors), states
     ctx.shapes = [o.shape for o in output[: states + 1]]
     sizes = [] if batch_sizes is None else [batch_sizes]
     ctx.ragged = bool(sizes)
@@ -95,7 +110,7 @@ def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
         x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
     ]
     grads = torch.ops.plait.layer_vjp(x, tensors, kept, d[0], d[1:], batch_sizes, *ctx.options)
-    return grads[0], grads[1:], *[None] * 7
+    return grads[0], grads[1:], *[None] * 10
 
 
 layer_op.register_autograd(_backward, setup_context=_setup)
@@ -103,6 +118,7 @@ layer_op.register_autograd(_backward, setup_context=_setup)
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """As autograd.apply, for code that is being compiled."""
-    options = call.layout.B, call.cell.name, call.engine, call.directions, call.bias, call.stateful
-    out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options)
+    options = call.layout.B, cells.key(call.cell), call.engine, call.directions, call.bias, call.stateful
+    keep = is_recorded(x, tensors)
+    out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options, call.solver.text, call.solver.key, keep)
     return tuple(out[: 1 + len(call.cell.states)])

@@ -1,0 +1,168 @@
+"""What a recurrence leaves behind for its derivative."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cells import Cell
+from ..cells.trace import trace
+from ..layout import Layout
+
+
+@dataclass(frozen=True)
+class Tape:
+    """One row per step and live sequence; plain tensors, the same for all engines.
+
+    What the cell saved is in the columns of `gates`, and those of `extra` if that does not suffice.
+    """
+
+    layout: Layout
+    reverse: bool
+    dt: float
+    initial: Sequence[Tensor]  # per state (B, .)
+    states: Sequence[Tensor]  # per state (N, .): after each step
+    gates: Tensor  # (N, G*H)
+    extra: Tensor  # (N, E*H)
+    raw: Tensor | None  # (N, H): h before the projection, if there is one
+    old: Sequence[Tensor] | None = None  # per state (N, .): the states it was linearised about, if not `states`
+    memory: Tensor | None = None  # the one tensor that all of this is in
+
+    @property
+    def path(self) -> Sequence[Tensor]:
+        """The states that the steps start from: each from the one before it."""
+        return self.states if self.old is None else self.old
+
+    def saved(self, H: int) -> Tensor:  # (N, ., H)
+        """As columns: a view, if there is but one matrix."""
+        gates, extra = (m.unflatten(1, (-1, H)) for m in (self.gates, self.extra))
+        return gates if not extra.shape[1] else torch.cat([gates, extra], 1)
+
+    def before(self, k: int, t: int) -> Tensor:
+        """State k before step t, for the rows alive at t."""
+        sizes, starts = self.layout.sizes, self.layout.starts
+        n, previous = sizes[t], t + 1 if self.reverse else t - 1
+        if not 0 <= previous < self.layout.T:
+            return self.initial[k][:n]
+        rows = self.path[k][starts[previous] : starts[previous] + min(n, sizes[previous])]
+        return torch.cat([rows, self.initial[k][sizes[previous] : n]]) if sizes[previous] < n else rows
+
+    def before_all(self, k: int) -> Tensor:  # (N, .)
+        """The same for all steps: a view, if initial and other states lie side by side."""
+        parts = (self.path[k], self.initial[k]) if self.reverse else (self.initial[k], self.path[k])
+        if self.layout.is_dense and adjacent(*parts):
+            start = self.layout.B if self.reverse else 0
+            return history(*parts)[start : start + self.layout.N]
+        rows = self.layout.rows_before(self.reverse).to(parts[0].device)
+        return torch.cat(parts).index_select(0, rows)
+
+    def cut(self, t0: int, t1: int) -> "Tape":
+        """Of the steps t0..t1: a view. (Only the states that enter ragged sequences in reverse may be a copy.)"""
+        layout, rows = self.layout.cut(t0, t1), self.layout.rows(t0, t1)
+        return Tape(
+            layout,
+            self.reverse,
+            self.dt,
+            [self.entering(k, t0, t1) for k in range(len(self.states))],
+            [s[rows] for s in self.states],
+            self.gates[rows],
+            self.extra[rows],
+            None if self.raw is None else self.raw[rows],
+            None if self.old is None else [s[rows] for s in self.old],
+        )
+
+    def entering(self, k: int, t0: int, t1: int) -> Tensor:
+        """State k of the sequences that are alive at t0, when the walk comes to the steps t0..t1."""
+        if not self.reverse:
+            return self.before(k, t0)
+        B, n = self.layout.sizes[t0], self.layout.sizes[t1] if t1 < self.layout.T else 0
+        start = self.layout.starts[t1] if n else 0
+        rows = self.path[k][start : start + n]
+        return torch.cat([rows, self.initial[k][n:B]]) if 0 < n < B else rows if n else self.initial[k][:B]
+
+
+def adjacent(first: Tensor, second: Tensor) -> bool:
+    """Whether the rows of the second follow those of the first in memory."""
+    same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    together = first.is_contiguous() and second.is_contiguous()
+    return same and together and first.storage_offset() + first.numel() == second.storage_offset()
+
+
+def history(first: Tensor, second: Tensor) -> Tensor:
+    """Two adjacent matrices as one."""
+    return first.as_strided((first.shape[0] + second.shape[0], first.shape[1]), first.stride(), first.storage_offset())
+
+
+class Places(NamedTuple):
+    """Addresses of a tape's matrices."""
+
+    gates: int
+    extra: int
+    raw: int
+    states: Sequence[int]
+    initial: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much memory a tape takes, and where its matrices are in it: gates, extra, raw, then per state the initial and
+    the other ones, side by side.
+    """
+
+    cell: type[Cell]
+    dt: float
+    N: int
+    B: int
+    H: int
+    P: int
+    projected: bool
+    reverse: bool
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The initial states come last, if the walk comes from there."""
+        N, B, H, GE = self.N, self.B, self.H, len(self.cell.gates)
+        found = [(N, GE * H), (N, trace(self.cell, self.dt).extra * H), (N, H if self.projected else 0)]
+        for k in range(len(self.cell.states)):
+            width = self.P if k == 0 else H
+            found += [(N, width), (B, width)] if self.reverse else [(B, width), (N, width)]
+        return found
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Of each of them, in numbers, and the end."""
+        return [0, *accumulate(rows * columns for rows, columns in self.shapes)]
+
+    @property
+    def total(self) -> int:
+        return self.starts[-1]
+
+    def tape(self, memory: Tensor, layout: Layout) -> Tape:
+        parts = [
+            memory.as_strided(shape, (shape[1], 1), memory.storage_offset() + start)
+            for start, shape in zip(self.starts, self.shapes, strict=False)
+        ]
+        gates, extra, raw, *pairs = parts
+        first, second = pairs[::2], pairs[1::2]
+        initial, states = (second, first) if self.reverse else (first, second)
+        projected = raw if self.projected else None
+        return Tape(layout, self.reverse, self.dt, initial, states, gates, extra, projected, None, memory)
+
+    def places(self, memory: Tensor) -> Places:
+        """As `tape`, without making tensors of it."""
+        base, size = memory.data_ptr(), memory.element_size()
+        gates, extra, raw, *pairs = (base + size * start for start in self.starts[:-1])
+        first, second = pairs[::2], pairs[1::2]
+        initial, states = (second, first) if self.reverse else (first, second)
+        return Places(gates, extra, raw, states, initial)
+
+
+def places_of(tape: Tape) -> Places:
+    """Of a tape that may lie anywhere, in contiguous matrices."""
+    raw = 0 if tape.raw is None else tape.raw.data_ptr()
+    states, initial = ([s.data_ptr() for s in some] for some in (tape.states, tape.initial))
+    return Places(tape.gates.data_ptr(), tape.extra.data_ptr(), raw, states, initial)

@@ -1,0 +1,6 @@
+def empty(like, *shape):
+    return like.new_empty(*shape)
+
+
+def release():
+    return 0

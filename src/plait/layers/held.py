@@ -1,0 +1,60 @@
+"""A block in which the weights stand still: what is made of them is made once."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ..engines import Prepared
+
+
+class Held:
+    """What a layer's weights were made ready to, as long as the block lasts. Every Python thread has its own."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.found: dict[tuple[object, ...], tuple[list[Tensor], list[int], list[Prepared]]] = {}
+
+    def prepared(
+        self, engine: str, layer: int, tensors: Sequence[Tensor], make: Callable[[], list[Prepared]]
+    ) -> list[Prepared]:
+        """For these very tensors, where they were, and no others."""
+        key, places = (threading.get_ident(), engine, layer), [t.data_ptr() for t in tensors]
+        found = self.found.get(key)
+        if found is None or found[1] != places or not all(a is b for a, b in zip(found[0], tensors, strict=True)):
+            found = self.found[key] = list(tensors), places, make()
+        return found[2]
+
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of the model is not in the block."""
+        return
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+@contextmanager
+def packed(model: nn.Module) -> Iterator[None]:
+    """A block in which the weights of a model stand still: they are made ready for the kernels once, not at each call.
+
+        with plait.packed(model), torch.no_grad():
+            for x in steps:
+                y, state = model(x, state)
+
+    This is a promise. A weight that changes within the block may be used as it was before, until the block ends. Other
+    tensors in a weight's place (functional_call, load_state_dict(assign=True)) are seen. Outside of the block nothing
+    is remembered.
+    """
+    mine = [m for m in model.modules() if isinstance(m, nn.RNNBase) and m.__dict__.get("_plait_held") is None]
+    held = [Held() for _ in mine]
+    with parametrize.cached():
+        try:
+            for module, some in zip(mine, held, strict=True):
+                module.__dict__["_plait_held"] = some
+            yield
+        finally:
+            for module, some in zip(mine, held, strict=True):
+                some.is_open = False
+                module.__dict__.pop("_plait_held", None)

@@ -1,0 +1,28 @@
+"""One step after another: exact, and one launch each way where the engine has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..engines import Engine, Gradients, Prepared
+from ..errors import PlaitError
+from .base import Solver
+
+
+class Serial(Solver):
+    text = "serial"
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "Serial":
+        if options:
+            raise PlaitError(f"solver serial has no options, found '{next(iter(options))}': leave it out.")
+        return cls()
+
+    def forward(
+        self, engine: Engine, ps: Sequence[Prepared], *arguments: Any, **options: Any
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        return engine.forward(ps, *arguments, **options)
+
+    def backward(self, engine: Engine, ps: Sequence[Prepared], *arguments: Any, **options: Any) -> Gradients:
+        return engine.backward(ps, *arguments, **options)
