@@ -14,14 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from plait import PlaitError
-from plait.data import buckets
-from plait.data.sampler import Sampler
-from plait.data.text_batches import Streams, grouped, sentences
 from plait.layout import Layout
 from plait.tasks.corpus import Corpus
 from plait.tasks.language import Language, pick
@@ -46,52 +41,6 @@ def make(folder: Path, *, lines: int = 120, **options) -> Language:
         small["steps"] = 5
     settings = LanguageSettings(data=str(folder / "text.txt"), **(small | options))
     return Language.read(settings)
-
-
-# --- batches ---------------------------------------------------------------------------------------------------------
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
-def test_streams_read_every_token_once_and_in_order(tokens: int, B: int, steps: int) -> None:
-    if B > 1 and tokens < 2 * B:
-        with pytest.raises(PlaitError, match=f"{tokens} tokens for {B} streams"):
-            Streams(tokens, B, steps)
-        return
-    streams = Streams(tokens, B, steps)
-    seen: dict[int, list[int]] = {}
-    for k in streams.batches(0):
-        positions, layout = streams.batch(k)
-        assert B * steps >= layout.N
-        assert (layout.batch_sizes is None) == layout.is_dense
-        for p, b in zip(positions.tolist(), layout.sequence.tolist(), strict=True):
-            seen.setdefault(b, []).append(p)
-    assert sorted(p for stream in seen.values() for p in stream) == list(range(tokens))
-    assert all(b == a + 1 for stream in seen.values() for a, b in pairwise(stream))
-    assert len(streams) == len(list(streams.batches(0)))
-    assert [int(k) for k in streams.batches(3, 1)] == list(range(1, len(streams)))
-
-
-def test_rows_of_sentences_hold_them_and_nothing_else(tmp_path: Path) -> None:
-    task = make(tmp_path)
-    train_part, picked = task.corpus.parts["train"], torch.tensor([3, 17, 5])
-    positions, layout = sentences(train_part.starts, picked)
-    assert positions.shape == (int(train_part.lengths[picked].sum()),)
-    for b, k in enumerate(picked.tolist()):
-        mine = positions[layout.sequence == b]
-        assert mine.tolist() == list(range(int(train_part.starts[k]), int(train_part.starts[k + 1])))
-        given_to_it = task.before["train"][mine]
-        assert given_to_it[0] == task.end
-        assert torch.equal(given_to_it[1:], train_part.ids[mine[:-1]])
-
-
-@pytest.mark.parametrize("how", ["none", "3,6,10", "greedy", "optimal:3", "pool:4"])
-def test_which_sentences_share_a_batch_hangs_on_the_seed(how: str) -> None:
-    lengths = [1 + k * 7 % 9 for k in range(60)]
-
-    def drawn(seed: int) -> list[list[int]]:
-        return [b.tolist() for b in grouped(how, lengths, 4, seed).batches(0)]
-
-    assert drawn(7) == drawn(7) != drawn(8)
-    options = {"pool": 4} if how == "pool:4" else {"boundaries": buckets.parse(how, lengths, 4)}
-    assert drawn(7) == [b.tolist() for b in Sampler(lengths, 4, 7, **options).batches(0)]
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------

@@ -76,11 +76,9 @@ class Recurrent(nn.RNNBase):
         if B == 0:
             check_lengths(lengths, T, B)
             return self.forward(input, hx)
-        of = Layout.of_lengths
-        if torch.compiler.is_compiling():  # dynamo would make torch's operators of NumPy's
-            of = torch.compiler.disable(of)
-        layout = of(lengths, T, B)
-        rows = layout.places(T, self.batch_first).to(input.device)
+        find = torch.compiler.disable(laid_out) if torch.compiler.is_compiling() else laid_out
+        layout, rows = find(lengths, T, B, self.batch_first)
+        rows = rows.to(input.device)
         y, state = self.forward(layout.packed(input.flatten(0, 1).index_select(0, rows)), hx)
         padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)
         return padded.unflatten(0, input.shape[:2]), state
@@ -170,6 +168,14 @@ def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
     """torch's own layers take sizes of 0, and more rows than the sizes add up to."""
     if not torch.compiler.is_compiling():
         Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
+
+
+def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, Tensor]:
+    """The layout of a user's lengths, and where its rows stand in the padded input. While torch.compile traces, it must
+    not look in here: it would turn NumPy's functions into torch's.
+    """
+    layout = Layout.of_lengths(lengths, T, B)
+    return layout, layout.places(T, batch_first)
 
 
 def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:
