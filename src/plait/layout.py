@@ -33,6 +33,7 @@ class Layout:
     states. The gradients of the states do the same on the way back, through the chunks in the opposite order.
     """
 
+    # Of lengths in any order; a PackedSequence has its own.
     permutation: Tensor | None = None  # (B,): the sequences as they were given, longest first
     inverse: Tensor | None = None  # (B,): where each of them then is
 
@@ -176,8 +177,7 @@ class Layout:
         """The rows of these steps, t1 not included."""
         if self.batch_sizes is None:
             return slice(t0 * self.B, t1 * self.B)
-        bounds = (*self.starts, self.N)
-        return slice(bounds[t0], bounds[t1])
+        return slice(self.starts[t0], self.starts[t1] if t1 < self.T else self.N)
 
     def cut(self, t0: int, t1: int) -> "Layout":
         """The steps from t0 up to t1, not included. Its sequences are those alive at t0: the first sizes[t0]."""
@@ -233,8 +233,8 @@ class Layout:
 class Pieces(NamedTuple):
     """K pieces of each of B sequences as K*B sequences, fewer where some sequences are shorter.
 
-    The longest pieces come first, and among pieces of one length the order is piece after piece. So if all of them have
-    c steps, the layout is dense and piece p of sequence b is number p*B + b (if all sequences have K pieces).
+    The longest pieces come first, and pieces of one length stand piece after piece. So if all sequences have the same
+    length, piece p of sequence b is number p*B + b. The layout is dense if all pieces have the same length.
     """
 
     layout: Layout
