@@ -11,6 +11,7 @@ from plait.cells.base import FUNCTIONS
 from plait.cells.graph import RULES, SIGNS
 from plait.cli.diagnose import climb
 from plait.cli.output import Output
+from plait.ladder import rungs
 
 # A rule's results, but for that of the condition of `where`, which has none.
 FLIPS = [(op, k) for op in RULES for k in range(op == "where", 2 if op in SIGNS else FUNCTIONS[op])]
@@ -40,7 +41,8 @@ def test_a_flipped_sign_breaks_it(op: str, argument: int, monkeypatch, capsys) -
         return tuple(-v if k == argument else v for k, v in enumerate(rule(node, d)))
 
     monkeypatch.setitem(RULES, op, flipped)
-    monkeypatch.setattr(engines, "names", lambda: ["python"])  # the rules come before all engines
+    monkeypatch.setattr(engines, "names", lambda: ["python"])  # the rules come before all engines, and all cells
+    monkeypatch.setattr(rungs, "CELLS", {})
     assert climb(0, Output(None), None) == 1
     printed = capsys.readouterr().out
     assert any(f"rule '{op}'" in line and "FAILED" in line for line in printed.splitlines())

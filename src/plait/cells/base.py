@@ -23,6 +23,7 @@ FUNCTIONS = {
     "minimum": 2,
     "where": 3,
 }
+NAMES = (*FUNCTIONS, "full", "inf", "nan")  # what a text that was traced may use
 
 
 class Ops(Protocol):
@@ -39,6 +40,7 @@ class Ops(Protocol):
     def maximum(self, a: Any, b: Any, /) -> Any: ...
     def minimum(self, a: Any, b: Any, /) -> Any: ...
     def where(self, condition: Any, a: Any, b: Any, /) -> Any: ...  # a where it holds, else b
+    def full(self, x: Any, number: float, /) -> Any: ...  # the number, in the kind and shape of x; for texts
     def like(self, x: Any) -> Self: ...  # these functions, for numbers of the same precision as x
 
 
@@ -145,7 +147,7 @@ def check_names(cell: type[Cell]) -> None:
     for group, example in (("gates", "('f', 'n')"), ("states", "('h',)")):
         if not getattr(cell, group):
             raise PlaitError(f"{what} has no {group}: name them, as in {group} = {example}.")
-    taken = dict.fromkeys((*FUNCTIONS, "inf", "nan"), "a function or number of the texts")
+    taken = dict.fromkeys(NAMES, "a function or number of the texts")
     taken |= dict.fromkeys(OF_LAYERS, "a weight of every layer")
     for group in ("wx", "rh", "old", "new", "d_new", "params"):
         for name in labels(cell, group):

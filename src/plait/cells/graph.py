@@ -210,9 +210,8 @@ class Graph:
         if not isinstance(condition, Node) or not condition.is_condition:
             raise Refused("ops.where needs a comparison of values as its first argument, such as x > 0")
         a, b = self.wrap(a), self.wrap(b)
-        if a.op == b.op == "const":  # two numbers: arrays and tensors could not tell their precision, so x comes along
-            x = next(x for x in condition.args if x.op != "const")
-            b = self.node("where", condition, x, b)
+        if a.op == b.op == "const":  # arrays and tensors could not tell the precision of two numbers
+            b = self.node("full", next(x for x in condition.args if x.op != "const"), b)
         return self.node("where", condition, a, b)
 
 
@@ -284,7 +283,7 @@ def adjoints(outputs: Iterable[Node], d_outputs: Iterable[Node]) -> dict[Node, N
     for node, d in zip(outputs, d_outputs, strict=True):
         result[node] = result[node] + d if node in result else d
     for node in reversed(in_order(outputs)):
-        if node.op == "input" or node not in result:
+        if node.op in ("input", "full") or node not in result:
             continue
         for a, d in zip(node.args, RULES[node.op](node, result[node]), strict=True):
             if a.op != "const" and not a.is_condition:

@@ -7,14 +7,13 @@ again from others. The old states, the new states and the per-unit vectors are t
    all that the derivative computes. That is a minimum vertex cut of the graph. Values that depend on the incoming
    gradient do not exist yet when the step runs, and comparisons are not numbers: neither can be kept. Of equally small
    sets the one nearest to the results is taken: it leaves the least to compute again.
-2. There are as many columns as gates in any case, for their gradients. While fewer values are kept than that, the
-   result of a function that would be computed again is kept as well, the one that saves most (COST) first.
+2. There are as many columns as gates in any case, for their gradients. While there is room in them, the results of
+   functions that would be computed again are kept as well: all of them, or else the one that saves most (COST) first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from .base import FUNCTIONS
 from .graph import COMPARISONS, Node, in_order
 
 # Of a value that is computed again, in additions. What is not here costs one.
@@ -35,14 +34,20 @@ def choose(results: Sequence[Node], at_hand: set[Node], d_new: set[Node], column
     def cost(kept: set[Node]) -> int:
         return sum(COST.get(node.op, 1) for node in computed(kept) if node not in later)
 
+    def useful(kept: set[Node]) -> set[Node]:
+        """Without those that were kept to compute what is kept now."""
+        used = {a for node in computed(kept) if node.op != "input" for a in node.args}
+        return kept & (used | set(results))
+
     kept = smallest_cut(computed(d_new), results, can_be_kept)
-    while len(kept) < columns:
-        again = [n for n in computed(kept) if can_be_kept(n) and n.op in FUNCTIONS and COST.get(n.op, 1) >= WORTH]
-        if not again:
+    room = max(columns, len(kept))
+    while again := [node for node in computed(kept) if can_be_kept(node) and COST.get(node.op, 1) >= WORTH]:
+        best = min(again, key=lambda node: cost(kept | {node}))
+        choices = (useful(kept | set(again)), useful(kept | {best}))
+        fitting = [some for some in choices if len(some) <= room]
+        if not fitting:
             break
-        more = kept | {min(again, key=lambda node: cost(kept | {node}))}
-        used = {a for node in computed(more) for a in node.args if node.op != "input"} | set(results)
-        kept = more & used  # one that was kept to compute this one may be of no use any more
+        kept = fitting[0]
     return [node for node in in_order(results) if node in kept]
 
 

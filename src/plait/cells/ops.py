@@ -61,6 +61,10 @@ class Floats:
     def where(condition: bool, a: float, b: float) -> float:
         return a if condition else b
 
+    @staticmethod
+    def full(x: float, number: float) -> float:
+        return number
+
 
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     """NumPy's, without its warnings about infinity and NaN."""
@@ -76,6 +80,7 @@ class Arrays:
     tanh, abs = staticmethod(np.tanh), staticmethod(np.abs)
     exp, log, sqrt = (staticmethod(quiet(function)) for function in (np.exp, np.log, np.sqrt))
     maximum, minimum, where = staticmethod(np.maximum), staticmethod(np.minimum), staticmethod(np.where)
+    full = staticmethod(np.full_like)
 
     def like(self, x: Any) -> "Arrays":
         return self
@@ -119,7 +124,7 @@ class Tensors:
     sigmoid, tanh, relu = (either(name, getattr(torch, name)) for name in ("sigmoid", "tanh", "relu"))
     exp, log, sqrt, abs = (either(name, getattr(torch, name)) for name in ("exp", "log", "sqrt", "abs"))
     maximum, minimum = (either(name, getattr(torch, name)) for name in ("maximum", "minimum"))
-    softplus = either("softplus", softplus)
+    softplus, full = either("softplus", softplus), staticmethod(torch.full_like)
 
     def like(self, x: Any) -> "Tensors":
         return self if x.dtype is self.dtype else Tensors(x.dtype)

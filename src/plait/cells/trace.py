@@ -15,7 +15,7 @@ from traceback import walk_tb
 from typing import Any, TypeVar, cast
 
 from ..errors import PlaitError
-from .base import FUNCTIONS, Cell, Ops, labels
+from .base import FUNCTIONS, NAMES, Cell, Ops, labels
 from .graph import RULES, SIGNS, Graph, Node, Refused, TracedOps, adjoints, in_order, write
 from .keep import choose
 
@@ -137,7 +137,7 @@ def named(cell: type[Cell], kept: Iterable[Node], taken: set[str]) -> list[tuple
     """A gate's function has the name of the gate, an input its own, the others t1, t2, ...; gates first."""
     names: dict[str, Node] = {}
     others = []
-    taken = taken | FUNCTIONS.keys() | {"inf", "nan"}
+    taken = taken | set(NAMES)
     for node in kept:
         gates = {g for g in cell.gates if node.op in FUNCTIONS and reads(node, g)}
         label = gates.pop() if len(gates) == 1 else node.args[0] if node.op == "input" else ""
@@ -163,7 +163,7 @@ def reads(node: Node, gate: str) -> bool:
 
 def compiled(text: str, ops: Ops) -> Callable[..., tuple[Any, ...]]:
     """The text as a Python function on whatever numbers `ops` is for."""
-    scope: dict[str, Any] = {op: getattr(ops, op) for op in FUNCTIONS} | {"inf": math.inf, "nan": math.nan}
+    scope: dict[str, Any] = {name: getattr(ops, name, None) or getattr(math, name) for name in NAMES}
     exec(text, scope)  # text that `write` produced
     function = scope[text[4 : text.index("(")]]
     return lambda *args: result if isinstance(result := function(*args), tuple) else (result,)

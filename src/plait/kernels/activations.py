@@ -81,6 +81,9 @@ class Single:
 
     where = staticmethod(where)
 
+    def full(self, x: Vector, number: float) -> float:
+        return number
+
     def tanh(self, x: Vector) -> Vector:
         x = x.clip(-LIMIT32, LIMIT32)
         s = x * x
