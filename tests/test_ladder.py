@@ -6,12 +6,15 @@ import re
 import pytest
 
 from plait import engines
+from plait.cells import CELLS, Cell
 from plait.cells import trace as tracing
 from plait.cells.base import FUNCTIONS
 from plait.cells.graph import RULES, SIGNS
 from plait.cli.diagnose import climb
 from plait.cli.output import Output
 from plait.ladder import rungs
+from plait.ladder.rungs import check_cell
+from some_cells import MGU, SOME, BackwardsMGU, Decay
 
 # A rule's results, but for that of the condition of `where`, which has none.
 FLIPS = [(op, k) for op in RULES for k in range(op == "where", 2 if op in SIGNS else FUNCTIONS[op])]
@@ -64,3 +67,69 @@ def test_a_wrong_recurrence_breaks_it(monkeypatch, capsys) -> None:
     failed = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
     assert failed
     assert all("engine numpy" in line for line in failed)
+
+
+# --- one cell --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def few_engines(monkeypatch) -> None:
+    """Those that need not be compiled."""
+    monkeypatch.setattr(engines, "names", lambda: ["torch:steps", "numpy"])
+
+
+@pytest.mark.usefixtures("few_engines")
+@pytest.mark.parametrize("cell", [MGU, BackwardsMGU, Decay], ids=lambda cell: cell.name)
+def test_a_cell_of_a_user_is_checked(cell) -> None:
+    found = check_cell(cell)
+    assert [rung.holds for rung in found] == [True, True, True]
+    lines = repr(found).splitlines()
+    assert [line.split("  ")[1] for line in lines] == [
+        f"derivative of {cell.name} = autograd",
+        f"engine torch:steps, {cell.name} = step iterated",
+        f"engine numpy, {cell.name} = step iterated",
+    ]
+    assert all(line.endswith("ok") for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", SOME, ids=lambda cell: cell.name)
+def test_every_engine_runs_a_cell_of_a_user(cell) -> None:
+    found = check_cell(cell)
+    assert len(found) == 1 + len(engines.names())
+    assert [rung.holds for rung in found] == [True] + [None if cell.params else True] * len(engines.names())
+
+
+@pytest.mark.usefixtures("few_engines", "fresh_traces")
+def test_a_cell_whose_derivative_is_wrong_fails(monkeypatch) -> None:
+    rule = RULES["softplus"]
+    monkeypatch.setitem(RULES, "softplus", lambda n, d: tuple(0.5 * v for v in rule(n, d)))
+    assert [rung.holds for rung in check_cell(Decay)] == [False, False, False]
+    assert "FAILED" in repr(check_cell(Decay))
+    assert [rung.holds for rung in check_cell(MGU)] == [True, True, True]
+
+
+@pytest.mark.usefixtures("few_engines")
+def test_a_cell_that_is_broken_says_so_and_one_that_cannot_be_traced_says_where() -> None:
+    class Broken(Cell):
+        gates, states = ("a",), ("h", "c")
+
+        def step(wx, rh, state, ops):
+            return ops.tanh(wx[0] + rh[0])
+
+    class Mean(Cell):
+        gates, states = ("a",), ("h",)
+
+        def step(wx, rh, state, ops):
+            a = wx[0] + rh[0]
+            return a - a.mean()
+
+    assert [rung.holds for rung in check_cell(Broken)] == [False] * 3
+    assert "FAILED, cell Broken: step returns 1 new states, expected 2 (h, c)" in repr(check_cell(Broken))
+    first = check_cell(Mean)[0]
+    assert first.holds is None
+    assert re.search(
+        r"skipped, cell mean cannot be traced: test_check\.py, line \d+, `return a - a\.mean\(\)`", str(first)
+    )
+    for other in (MGU.step, "mgu", CELLS):
+        (only,) = check_cell(other)
+        assert not only.holds
+        assert "is not a cell: expected a class" in str(only)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from . import cells, data, engines, solvers
     from .cells import Cell
     from .kernels.pool import release
+    from .ladder.rungs import check_cell
     from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, layer, packed, restore
     from .solvers import Serial
 
@@ -18,6 +19,7 @@ HOMES = {  # name -> the module that has it
     **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "accelerate", "layer", "packed", "restore"), "layers"),
     "Cell": "cells",
     "Serial": "solvers",
+    "check_cell": "ladder.rungs",
     "release": "kernels.pool",
 }
 MODULES = ("cells", "data", "engines", "solvers")
@@ -31,6 +33,7 @@ __all__ = [
     "Serial",
     "accelerate",
     "cells",
+    "check_cell",
     "data",
     "engines",
     "layer",

@@ -108,7 +108,7 @@ def engines(json: Json = None) -> None:
 
 @app.command()
 def equations(
-    cell: Annotated[str, typer.Argument(help="rnn, rnn_relu, lstm, gru or implicit_gru.")],
+    cell: Annotated[str, typer.Argument(help="rnn, rnn_relu, lstm, gru, implicit_gru, or yours: FILE.py:CLASS.")],
     dt: Annotated[float, typer.Option(help="Length of the step.")] = 1,
     json: Json = None,
 ) -> None:

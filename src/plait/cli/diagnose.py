@@ -8,10 +8,11 @@ import torch
 
 from .. import cells, engines
 from ..bench import report
+from ..cells.load import load
 from ..cells.trace import trace
-from ..errors import PlaitError, between
+from ..errors import between
 from ..kernels.threads import openmp, why_alone
-from ..ladder.rungs import Skipped, ladder
+from ..ladder.rungs import ladder
 from .options import set_threads
 from .output import Output
 
@@ -35,17 +36,14 @@ def list_engines(output: Output) -> None:
 
 
 def equations(cell: str, dt: float, output: Output) -> None:
-    c = cells.get(cell)
+    c = load(cell)
     between("dt", dt, 1e-6, 1e6)
-    try:
-        traced = trace(c, dt)
-    except ValueError as e:
-        raise PlaitError(str(e)) from None
+    traced = trace(c, dt)
     output.line("\n".join(line.strip() for line in (c.__doc__ or "").strip().splitlines()))
     output.line()
     output.line(traced.step)
     output.line(traced.vjp.rstrip())
-    output.result({"cell": cell, "dt": dt, "step": traced.step, "vjp": traced.vjp})
+    output.result({"cell": cell, "dt": dt, "saved": traced.saved, "step": traced.step, "vjp": traced.vjp})
 
 
 def climb(seed: int, output: Output, threads: int | None) -> int:
@@ -53,11 +51,7 @@ def climb(seed: int, output: Output, threads: int | None) -> int:
     set_threads(threads)
     rows = []
     for rung in ladder(seed):
-        if isinstance(rung, Skipped):
-            output.line(f"{rung.rung}  {rung.what}: skipped, {rung.why}")
-        else:
-            mark = "ok" if rung.holds else "FAILED"
-            output.line(f"{rung.rung}  {rung.what:<52} {rung.deviation:8.1e} <= {rung.tolerance:.0e}  {mark}")
+        output.line(str(rung))
         rows.append({**dataclasses.asdict(rung), "holds": rung.holds})
     held, failed = (sum(row["holds"] is value for row in rows) for value in (True, False))
     output.line(f"{held} of {held + failed} hold")

@@ -6,8 +6,9 @@
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from ..cells import CELLS, Cell
 from ..cells.base import FUNCTIONS
 from ..cells.graph import RULES, SIGNS, Graph, adjoints, write
 from ..cells.ops import tensors as ops
-from ..cells.trace import compiled, trace
+from ..cells.trace import CannotTrace, compiled, trace
 from ..engines import Layout, Needs, Weights
+from ..errors import PlaitError
 from ..layers.autograd import Call, differentiable
 from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
@@ -31,10 +33,17 @@ class Rung:
     what: str
     deviation: float
     tolerance: float
+    why: str = ""  # it could not be computed
 
     @property
     def holds(self) -> bool:
         return self.deviation <= self.tolerance  # and so not NaN
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"{self.rung}  {self.what}: FAILED, {self.why}"
+        mark = "ok" if self.holds else "FAILED"
+        return f"{self.rung}  {self.what:<52} {self.deviation:8.1e} <= {self.tolerance:.0e}  {mark}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,16 @@ class Skipped:
     what: str
     why: str
     holds: None = None
+
+    def __str__(self) -> str:
+        return f"{self.rung}  {self.what}: skipped, {self.why}"
+
+
+class Rungs(list[Rung | Skipped]):
+    """As lines."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
 
 
 # --- rung 1: derivatives -------------------------------------------------------------------------------------------
@@ -180,3 +199,40 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
         pairs = [(cell, dt) for cell in CELLS.values() for dt in LENGTHS_OF_STEP]
         found = max(engine_deviation(cell, name, dt, generator) for cell, dt in pairs)
         yield Rung(3, f"{what}, longer steps = step iterated", found, TOLERANCE[torch.float64])
+
+
+# --- one cell, a user's ----------------------------------------------------------------------------------------------
+def check_cell(cell: Any, seed: int = 0) -> Rungs:
+    """Compares a cell's traced derivative with autograd's, and every engine that can run it with its `step` iterated.
+
+    The result is a list of lines. Nothing is raised: a rung's `holds` is True, False if something is wrong with the
+    cell, or None where there is nothing to compare, and then the line says why.
+    """
+    if not (isinstance(cell, type) and issubclass(cell, Cell)):
+        found = f"{cell!r:.60} is not a cell: expected a class that is derived from plait.cells.Cell."
+        return Rungs([Rung(1, "a cell", float("inf"), 0.0, found)])
+    generator, device = torch.Generator().manual_seed(seed), torch.device("cpu")
+    what = f"derivative of {cell.name} = autograd"
+    result = Rungs([attempt(1, what, partial(derivative_deviation, cell, generator=generator))])
+    for name in engines.names():
+        what = f"engine {name}, {cell.name} = step iterated"
+        why = engines.get(name).why_not(cell, torch.float64, device)
+        if why is None and cell.params:
+            why = "per-unit vectors need a layer."
+        if why is None:
+            result.append(attempt(2, what, partial(engine_deviation, cell, name, generator=generator)))
+        else:
+            result.append(Skipped(2, what, why))
+    return result
+
+
+def attempt(rung: int, what: str, deviation: Callable[[int], float]) -> Rung | Skipped:
+    """The largest deviation of several lengths of a step, or why there is none."""
+    exact = TOLERANCE[torch.float64]
+    try:
+        return Rung(rung, what, max(deviation(dt) for dt in LENGTHS_OF_STEP), exact)
+    except CannotTrace as e:
+        return Skipped(rung, what, str(e))
+    except Exception as e:
+        why = str(e) if isinstance(e, PlaitError) else f"{type(e).__name__}: {e}"
+        return Rung(rung, what, float("inf"), exact, why)
