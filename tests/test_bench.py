@@ -21,7 +21,6 @@ from plait.bench.steps import Case
 from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
-from plait.errors import PlaitError
 
 TINY = "2,3,4,5,1 3,2,1,4,2"
 
@@ -82,9 +81,9 @@ def test_what_help_reads_is_what_measure_takes(name: str) -> None:
         assert p.default is None or isinstance(p.default, p.annotation.__origin__)
 
 
-def test_too_few_repeats() -> None:
-    with pytest.raises(PlaitError, match="repeats 4: must be at least 5"):
-        interleaved({}, 4)
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if "repeats" in asked(name)[1].parameters])
+def test_too_few_repeats(refused, name: str) -> None:
+    assert "repeats 4: must be at least 5" in refused("bench", name, "--repeats", "4")
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:

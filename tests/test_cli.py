@@ -129,6 +129,14 @@ def test_bench_loop_has_the_shape_of_every_benchmark(plait) -> None:
     assert all(0 < row["loop ms"] < row["step ms"] for row in result["rows"])
 
 
+def test_the_best_epoch_is_named_where_there_is_a_validation(plait, monkeypatch) -> None:
+    assert re.search(
+        r"^2 epochs in [\d.]+ s; validation was best in [12]$", plait("train", "forecast", *QUICK)[1], re.M
+    )
+    monkeypatch.setattr("plait.tasks.forecast.Forecast.validate", lambda _: None)
+    assert re.search(r"^2 epochs in [\d.]+ s$", plait("train", "forecast", *QUICK)[1], re.M)
+
+
 def test_resume_from_the_command_line(plait, empty_folder: Path) -> None:
     plait("train", "forecast", "--epochs", "4", "--hidden", "4", "--out", "whole")
     plait("train", "forecast", "--epochs", "2", "--hidden", "4", "--out", "parts")

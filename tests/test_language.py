@@ -171,7 +171,7 @@ def test_a_run_stopped_in_mid_epoch_goes_on_to_the_same_bits(tmp_path: Path, mon
     task, run = start(3)
     assert train(task, task.settings, run).interrupted
     for stop_after in (steps, None):  # once more, in the second epoch, then to the end
-        task = Language.reopen(task.settings, run.path)
+        task = Language.reopen(task.settings, run)
         if stop_after is not None:
             stop(task, stop_after)
         assert train(task, task.settings, run, resume=True).interrupted is (stop_after is not None)
@@ -187,7 +187,7 @@ def test_data_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     run = Run.create(str(tmp_path / "run"), "language", {}, task.files())
     train(task, task.settings, run)
     run.write("vocabulary.json", (run.path / "vocabulary.json").read_bytes().replace(b'"nine"', b'"ten"'))
-    again = Language.reopen(task.settings, run.path)
+    again = Language.reopen(task.settings, run)
     with pytest.raises(PlaitError, match="was written with other data"):
         train(again, again.settings, run, resume=True)
 
@@ -336,7 +336,7 @@ def test_a_run_from_before_there_were_other_settings(tmp_path: Path) -> None:
     tensors, meta = run.read_tensors("state.safetensors")
     del meta["belongs_to"]["decay"], meta["belongs_to"]["tied"]
     run.write_tensors("state.safetensors", tensors, meta)
-    again = Language.reopen(task.settings, run.path)
+    again = Language.reopen(task.settings, run)
     assert not train(again, again.settings, run, resume=True).interrupted
 
 

@@ -24,6 +24,7 @@ from plait.tasks.corpus import Corpus
 from plait.tasks.forecast import Forecast
 from plait.tasks.language import Language
 from plait.tasks.settings import ForecastSettings, LanguageSettings
+from plait.training import run as run_module
 from plait.training.loop import train
 from plait.training.run import Run, config_file
 from plait.training.tensors import packed, unpacked
@@ -381,6 +382,24 @@ def test_every_use_of_a_run_checks_its_data(refused, two_runs) -> None:
     assert "tokens.safetensors was changed" in refused("evaluate", "language")
 
 
+def test_the_data_that_was_checked_is_the_data_that_is_used(plait, two_runs, monkeypatch) -> None:
+    """A file that is replaced right after it was read and checked: it is not read a second time."""
+    read = run_module.read_plain
+    replaced = []
+
+    def read_then_replace(path: Path) -> bytes:
+        content = read(path)
+        if path.name in ("series.csv", "vocabulary.json", "tokens.safetensors"):
+            path.write_bytes(b"x\n1\n")
+            replaced.append(path.name)
+        return content
+
+    monkeypatch.setattr(run_module, "read_plain", read_then_replace)
+    assert plait("evaluate", "forecast")[0] == 0
+    assert plait("evaluate", "language")[0] == 0
+    assert sorted(replaced) == ["series.csv", "tokens.safetensors", "vocabulary.json"]
+
+
 def test_files_of_a_run_that_are_no_files(refused, two_runs) -> None:
     for name in ("config.json", "model.safetensors", "series.csv"):
         path = Path("forecast") / name
@@ -452,6 +471,8 @@ def test_a_checkpoint_of_another_shape(plait, two_runs) -> None:
         {**good, "progress": {**progress, "best": math.inf}},
         {**good, "progress": {**progress, "history": [1, 2]}},
         {**good, "progress": {**progress, "history": {}}},
+        {**good, "progress": {**progress, "epoch": 0, "best_epoch": 0, "history": {}}},
+        {**good, "progress": {**progress, "seconds": 10**400}},
         {**good, "progress": {**progress, "history": [{"epoch": 1}, {"epoch": 2}]}},
         {**good, "groups": {}},
         {**good, "schedule": 3},
@@ -462,6 +483,30 @@ def test_a_checkpoint_of_another_shape(plait, two_runs) -> None:
         assert "lacks what a checkpoint of this run has" in said()
     run.write_tensors("state.safetensors", {**tensors, "carried.0": torch.zeros(1)}, good)
     assert "lacks what a checkpoint of this run has" in said()
+    group, schedule = good["groups"][0], good["schedule"]
+    for name, value in (
+        *(("lr", value) for value in ("fast", None, True, -1.0, math.inf, math.nan, 10**400, [0.1])),
+        *(("betas", value) for value in (3, [0.9], ["a", "b"], [0.5, 0.999])),
+        ("eps", "small"),
+        ("weight_decay", 0.5),
+        ("initial_lr", 7),
+        ("params", [0]),
+    ):
+        run.write_tensors("state.safetensors", tensors, {**good, "groups": [{**group, name: value}]})
+        assert f"lacks what a checkpoint of this run has (ValueError: its optimizer has {name} " in said()
+    for name, value in (("last_epoch", "one"), ("_step_count", None), ("_last_lr", 0.1), ("base_lrs", [])):
+        run.write_tensors("state.safetensors", tensors, {**good, "schedule": {**schedule, name: value}})
+        assert f"lacks what a checkpoint of this run has (ValueError: its schedule has {name} " in said()
+    for name, value in (
+        ("optimizer.0.exp_avg", None),
+        ("optimizer.0.step", torch.tensor(1)),
+        ("optimizer.0.exp_avg", tensors["optimizer.0.exp_avg"].long()),
+        ("optimizer.0.other", torch.zeros(())),
+        ("optimizer.99.step", torch.zeros(())),
+    ):
+        changed = {**tensors, name: value}
+        run.write_tensors("state.safetensors", {k: v for k, v in changed.items() if v is not None}, good)
+        assert "lacks what a checkpoint of this run has" in said()
     run.write_tensors("state.safetensors", {**tensors, "optimizer.0.exp_avg": torch.zeros(7)}, good)
     assert "parameter 0 have another shape" in said()
     deep = packed({}, {}).replace(b" {}", b" " + b"[" * 2)
@@ -492,12 +537,12 @@ def test_tokens_that_are_no_text(tmp_path: Path, name: str, change, sentence: st
     corpus = Corpus.read(LanguageSettings(data=str(tmp_path / "book.txt")))
     for file, content in corpus.files().items():
         (tmp_path / file).write_bytes(content)
-    assert Corpus.reopen(tmp_path, "book").digest == corpus.digest
+    assert Corpus.reopen(Run(tmp_path), "book").digest == corpus.digest
     tensors, unknown = unpacked(tmp_path / "tokens.safetensors")
     tensors[f"valid.{name}"] = change(tensors[f"valid.{name}"])
     (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, unknown))
     with pytest.raises(PlaitError, match=f"{sentence}.* in part valid: restore it from a copy"):
-        Corpus.reopen(tmp_path, "book")
+        Corpus.reopen(Run(tmp_path), "book")
 
 
 def test_unknown_tokens_are_counted_in_numbers(tmp_path: Path) -> None:
@@ -509,7 +554,7 @@ def test_unknown_tokens_are_counted_in_numbers(tmp_path: Path) -> None:
     for count in ("3", -1, True, 10**9, [1]):
         (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, {**unknown, "test": count}))
         with pytest.raises(PlaitError, match=r"unknown ones of \d+ in part test"):
-            Corpus.reopen(tmp_path, "book")
+            Corpus.reopen(Run(tmp_path), "book")
 
 
 def test_a_dtype_that_this_version_does_not_know(tmp_path: Path, monkeypatch) -> None:

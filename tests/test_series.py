@@ -200,7 +200,7 @@ def test_labels_go_on(labels: list[str], ahead: list[str]) -> None:
 def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column: str) -> None:
     data = series.read(write(tmp_path, text))
     assert data.column == column
-    back = series.reopen(write(tmp_path, data.as_csv(), "series.csv"), "mine")
+    back = series.reopen(data.as_csv().encode(), "series.csv", "mine")
     assert (back.name, back.column, list(back.labels)) == ("mine", column, list(data.labels))
     assert back.values.tolist() == data.values.tolist()
     assert back.digest == data.digest
@@ -209,14 +209,14 @@ def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column
 def test_a_copy_may_have_more_cells_than_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MOST_CELLS", 5)
     data = series.read(write(tmp_path, "v\n1\n2\n3\n4\n"))
-    back = series.reopen(write(tmp_path, data.as_csv(), "series.csv"), "mine")  # it has labels, too
+    back = series.reopen(data.as_csv().encode(), "series.csv", "mine")  # it has labels, too
     assert back.values.tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("text", ["label,value\n", "label,value\na,1,2\n", "label,value\na\n", "1\n2\n"])
 def test_a_damaged_copy_gets_a_sentence(tmp_path: Path, text: str) -> None:
     with pytest.raises(PlaitError, match=r"series\.csv is damaged: expected rows of a label and a value"):
-        series.reopen(write(tmp_path, text, "series.csv"), "mine")
+        series.reopen(text.encode(), "series.csv", "mine")
 
 
 @pytest.mark.parametrize(

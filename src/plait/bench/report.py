@@ -63,7 +63,6 @@ def interleaved(
     The contenders take turns, there and back (A B C, C B A), so that what disturbs one of them disturbs its neighbours.
     `warm`: each is called once before anything is measured, for that call compiles, or fills caches.
     """
-    between("repeats", repeats, 5, 10_000)
     calls = {}
     for name, call in contenders.items():
         if warm:

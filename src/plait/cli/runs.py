@@ -29,7 +29,7 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
         set_threads(config["threads"])  # the last bit of a sum depends on their number
-    opened = cls.reopen(settings, run.path, training=changes is not None)
+    opened = cls.reopen(settings, run, training=changes is not None)
     if changes:
         with run.locked():  # not while another process trains it
             run.write_config({**config, "settings": settings.as_dict()})

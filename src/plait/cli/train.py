@@ -64,9 +64,9 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
     if outcome.interrupted:
         output.line(f"stopped in epoch {progress.epoch + 1} of {task.settings.epochs}")
     else:
-        output.line(
-            f"{progress.epoch} epochs in {progress.seconds:.1f} s; validation was best in {progress.best_epoch}"
-        )
+        validated = progress.history[-1]["validation"] is not None
+        best = f"; validation was best in {progress.best_epoch}" if validated else ""
+        output.line(f"{progress.epoch} epochs in {progress.seconds:.1f} s{best}")
     output.titled(task.table(metrics))
     output.line()
     word, command = task.afterwards(run.path)

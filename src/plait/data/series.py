@@ -61,10 +61,8 @@ def read(path: str, column: str | None = None, missing: str = "error") -> Series
     return parse(decoded(content, path), path, column, missing)
 
 
-def reopen(path: str, name: str) -> Series:
-    """What `as_csv` wrote: the labels, and the values under the name of their column."""
-    with reading(path, "a run has a copy of its data there"):
-        content = contents(Path(path), EXPECTED, 4 * MOST_BYTES)  # labels are added, and numbers get longer
+def reopen(content: bytes, path: str, name: str) -> Series:
+    """What `as_csv` wrote, from the file at `path`: the labels, and the values under the name of their column."""
     rows = list(enumerate(cells_of(decoded(content, path), path, ","), 1))
     if any(len(row) != 2 for _, row in rows) or len(rows) < 2:
         raise PlaitError(f"{path} is damaged: expected rows of a label and a value; restore it, or train again.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from ..training.run import Run
 from ..training.settings import TrainSettings
 from ..training.task import Task
 
@@ -28,8 +29,8 @@ class NamedTask(Task):
 
     @classmethod
     @abstractmethod
-    def reopen(cls, settings: Any, folder: Path, *, training: bool = False) -> Self:
-        """With the copy of the data in the folder of a run. `training`: there must be memory for training as well."""
+    def reopen(cls, settings: Any, run: Run, *, training: bool = False) -> Self:
+        """With the run's own copy of the data. `training`: there must be memory for training as well."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:

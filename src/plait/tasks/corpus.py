@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from ..data import text
 from ..data.text import Encoded, Vocabulary
 from ..data.text_batches import before
 from ..errors import PlaitError
-from ..training.files import read_plain
+from ..training.run import Run
 from ..training.tensors import packed, unpacked
 from .settings import LanguageSettings
 
@@ -39,15 +38,15 @@ class Corpus:
         return cls(texts.name, vocabulary, parts)
 
     @classmethod
-    def reopen(cls, folder: Path, name: str) -> "Corpus":
-        path = folder / "vocabulary.json"
-        content = read_plain(path)
+    def reopen(cls, run: Run, name: str) -> "Corpus":
+        path = run.path / "vocabulary.json"
+        content = run.read(path.name)
         try:
             vocabulary = Vocabulary.from_json(json.loads(content), str(path))
         except (ValueError, RecursionError) as e:
             raise PlaitError(f"{path} cannot be read ({e}): restore it from a copy, or train again.") from None
-        path = folder / "tokens.safetensors"
-        tensors, unknown = unpacked(path)
+        path = run.path / "tokens.safetensors"
+        tensors, unknown = unpacked(path, run.read(path.name))
         try:
             parts = {p: Encoded(tensors[f"{p}.ids"], tensors[f"{p}.starts"], unknown[p]) for p in text.PARTS}
         except KeyError as e:

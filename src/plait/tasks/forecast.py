@@ -13,6 +13,7 @@ from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import layer
+from ..training.run import Run
 from .base import NamedTask, Table
 from .memory import check_training, check_use
 from .pictures import forecast_picture
@@ -107,8 +108,8 @@ class Forecast(NamedTask):
         return cls(settings, load_data(settings))
 
     @classmethod
-    def reopen(cls, settings: ForecastSettings, folder: Path, *, training: bool = False) -> "Forecast":
-        data = series.reopen(str(folder / "series.csv"), settings.data or "airline")
+    def reopen(cls, settings: ForecastSettings, run: Run, *, training: bool = False) -> "Forecast":
+        data = series.reopen(run.read("series.csv"), str(run.path / "series.csv"), settings.data or "airline")
         return cls(settings, data, training=training)
 
     @property

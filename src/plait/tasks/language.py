@@ -16,6 +16,7 @@ from ..data.text_batches import Batch, Streams, grouped, sentences
 from ..errors import PlaitError, between
 from ..layers import state_of, states_of
 from ..layout import Layout
+from ..training.run import Run
 from ..training.settings import check_seed
 from .base import NamedTask, Table
 from .corpus import Corpus
@@ -64,8 +65,8 @@ class Language(NamedTask):
         return cls(settings, Corpus.read(settings))
 
     @classmethod
-    def reopen(cls, settings: LanguageSettings, folder: Path, *, training: bool = False) -> "Language":
-        return cls(settings, Corpus.reopen(folder, Path(settings.data or "").absolute().name), training=training)
+    def reopen(cls, settings: LanguageSettings, run: Run, *, training: bool = False) -> "Language":
+        return cls(settings, Corpus.reopen(run, Path(settings.data or "").absolute().name), training=training)
 
     def files(self) -> dict[str, bytes]:
         return self.corpus.files()

@@ -76,10 +76,8 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
 def check_picture(path: str) -> Path:
     """Where a picture can be written, or a sentence."""
     place = Path(path)
-    if place.suffix.lower() != ".png" or not place.absolute().parent.is_dir():
-        raise PlaitError(
-            f"--picture {path}: expected the name of a PNG file, such as future.png, in a folder that exists."
-        )
+    if place.suffix.lower() != ".png":
+        raise PlaitError(f"--picture {path}: expected the name of a PNG file, such as future.png.")
     check_target(place, f"--picture {path}")
     return place
 

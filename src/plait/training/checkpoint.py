@@ -1,8 +1,9 @@
 """Everything that a run needs to go on to the very same weights: model, optimizer, random states, position, history."""
 
 import itertools
-import math
+import json
 import random
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,9 @@ from .run import Run
 from .task import Task
 from .tensors import load_weights, with_prefix
 
-# What comes of reading a checkpoint that has another shape.
-WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, AssertionError, RuntimeError)
+# What each of torch's optimizers has for a parameter, once it has stepped.
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+OPTIMIZER_STATE = {"SGD": {"momentum_buffer"}, "Adam": ADAM, "AdamW": ADAM}
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Progress:
         rows = [(row["epoch"], row["loss"], row["seconds"], row["validation"] or 0.0) for row in progress.history]
         fits = all(type(n) is int and n >= 0 for n in whole) and len(rows) == progress.epoch >= progress.best_epoch
         fits = fits and progress.position <= steps and (progress.count > 0) == (progress.position > 0)
-        if not fits or not all(map(math.isfinite, (*numbers, *itertools.chain(*rows)))):
+        if not fits or type(progress.history) is not list or not all(map(finite, (*numbers, *itertools.chain(*rows)))):
             raise ValueError("its progress makes no sense")
         return progress
 
@@ -79,9 +81,9 @@ class State:
         tensors, meta = run.read_tensors("state.safetensors")
         path = run.path / "state.safetensors"
         try:
-            began = meta["belongs_to"]
+            began = {**self.belongs_to, **meta["belongs_to"]}  # a setting that it lacks was not there yet: the default
             for name, value in self.belongs_to.items():
-                if began.get(name, value) != value:  # a setting that it lacks was not there yet: it is the default
+                if began[name] != value:
                     was = "other data" if name == "digest" else f"{name} {began[name]}, not {value}"
                     raise PlaitError(f"{path} was written with {was}: put back what the run began with.")
             self.best = with_prefix(tensors, "best.")
@@ -89,24 +91,59 @@ class State:
                 load_weights(self.task.model, self.best, path)
             load_weights(self.task.model, with_prefix(tensors, "model."), path)
             self.task.carry(with_prefix(tensors, "carried."))
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, value in with_prefix(tensors, "optimizer.").items():
-                index, name = key.split(".", 1)
-                state.setdefault(int(index), {})[name] = value
-            for k, parameter in enumerate(self.task.model.parameters()):
-                if any(t.dim() and t.shape != parameter.shape for t in state.get(k, {}).values()):
-                    raise ValueError(f"the optimizer's numbers for parameter {k} have another shape")
-            self.optimizer.load_state_dict({"state": state, "param_groups": meta["groups"]})
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
-            self.schedule.load_state_dict(meta["schedule"])
+            self.load_optimizer(with_prefix(tensors, "optimizer."), meta["groups"])
+            self.load_schedule(meta["schedule"])
             self.progress = Progress.read(meta["progress"], len(self.task.sampler))
             restore_random(with_prefix(tensors, "random."), *meta["random"])
         except PlaitError:
             raise
-        except WRONG as e:
+        except (KeyError, TypeError, ValueError) as e:
             raise PlaitError(
                 f"{path} lacks what a checkpoint of this run has ({type(e).__name__}: {e}): it belongs to another one."
             ) from None
+
+    def load_optimizer(self, tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> None:
+        parameters, names = list(self.task.model.parameters()), OPTIMIZER_STATE[type(self.optimizer).__name__]
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            index, name = key.split(".", 1)
+            state.setdefault(int(index), {})[name] = value
+        for k, found in state.items():
+            if not 0 <= k < len(parameters) or found.keys() != names:
+                raise ValueError(f"its optimizer has {', '.join(found)} for parameter {k}")
+            for t in found.values():
+                like = parameters[k]
+                if not (t.shape == like.shape and t.dtype == like.dtype if t.dim() else t.is_floating_point()):
+                    raise ValueError(f"the optimizer's numbers for parameter {k} have another shape")
+        # The learning rate is where the schedule has brought it; all else is as the settings say.
+        own = json.loads(json.dumps(self.optimizer.state_dict()["param_groups"]))
+        for group, expected in zip(groups, own, strict=True):
+            wrong = [] if finite(group["lr"]) and group["lr"] >= 0 else ["lr"]
+            wrong += [name for name, value in expected.items() if name != "lr" and group[name] != value]
+            if wrong:
+                raise ValueError(f"its optimizer has {wrong[0]} {group[wrong[0]]!r:.40}")
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
+
+    def load_schedule(self, found: dict[str, Any]) -> None:
+        own = self.schedule.state_dict()
+        for name, value in own.items():
+            if not alike(found[name], value):
+                raise ValueError(f"its schedule has {name} {found[name]!r:.40}")
+        self.schedule.load_state_dict({name: found[name] for name in own})
+
+
+def finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def alike(found: Any, own: Any) -> bool:
+    """Whether it can take the place of a schedule's own number, or list of numbers."""
+    if isinstance(own, list | tuple):
+        return isinstance(found, list) and len(found) == len(own) and all(map(alike, found, own))
+    if type(own) in (int, float):
+        return type(found) in (int, float) and found == found and (type(own) is float or type(found) is int)
+    return bool(found == own)
 
 
 def random_states() -> dict[str, Tensor]:
@@ -125,10 +162,13 @@ def numpy_state() -> dict[str, Any]:
 
 def restore_random(devices: dict[str, Tensor], python: list[Any], numpy: dict[str, Any]) -> None:
     version, numbers, gauss = python
-    random.setstate((version, tuple(numbers), gauss))
-    numpy["state"]["key"] = np.array(numpy["state"]["key"], dtype=np.uint32)
-    np.random.set_state(numpy)
-    torch.set_rng_state(devices["cpu"])
-    for k, _ in enumerate(cuda_states()):
-        if f"cuda:{k}" in devices:
-            torch.cuda.set_rng_state(devices[f"cuda:{k}"], k)
+    try:
+        random.setstate((version, tuple(numbers), gauss))
+        numpy["state"]["key"] = np.array(numpy["state"]["key"], dtype=np.uint32)
+        np.random.set_state(numpy)
+        torch.set_rng_state(devices["cpu"])
+        for k, _ in enumerate(cuda_states()):
+            if f"cuda:{k}" in devices:
+                torch.cuda.set_rng_state(devices[f"cuda:{k}"], k)
+    except (OverflowError, RuntimeError) as e:  # numbers out of their range, or too few of them
+        raise ValueError(f"its random state cannot be used: {e}") from None

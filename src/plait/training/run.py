@@ -34,6 +34,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = self.folder = path  # its name, and where its files are
+        self.digests: dict[str, str] = {}  # of the files with its data, as far as config.json has told them
 
     @classmethod
     def create(
@@ -98,19 +99,24 @@ class Run:
         for name in ("settings", "data"):
             if not isinstance(config.get(name, {}), dict):
                 raise PlaitError(f"{path} has {name} that are no JSON object: restore it from a copy.")
+        self.digests = config.get("data", {})
         return config
 
     def check_unchanged(self, config: dict[str, Any]) -> None:
-        """The settings and the data must be what the run began with, to the last bit."""
+        """The settings must be what the run began with. (The data too: `read` looks at that.)"""
         if "checksum" not in config:
             raise PlaitError(f"{self.path} was made by an earlier version of plait, without a checksum: train again.")
         if config["checksum"] != checksum(config):
             raise PlaitError(f"{self.path}/config.json does not fit its checksum: put back what the run began with.")
-        for name, digest in config.get("data", {}).items():
-            if sha256(read_plain(self.path / name)) != digest:
-                raise PlaitError(f"{self.path / name} was changed: put back what the run began with.")
 
     # --- files
+    def read(self, name: str) -> bytes:
+        """A file with its data, which must be what the run began with, to the last bit."""
+        content = read_plain(self.path / name)
+        if name in self.digests and sha256(content) != self.digests[name]:
+            raise PlaitError(f"{self.path / name} was changed: put back what the run began with.")
+        return content
+
     def write_json(self, name: str, value: Any) -> None:
         self.write(name, as_json(value))
 

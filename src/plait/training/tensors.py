@@ -24,8 +24,10 @@ def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
     return to_bytes(contiguous, {FORMAT: f"{checksum(contiguous, text)} {text}"})
 
 
-def unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    content = read_plain(path)  # not mapped: what is checked here stays as it is, whatever becomes of the file
+def unpacked(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `packed` made. `content`: what the file has, if it was read before."""
+    if content is None:
+        content = read_plain(path)  # not mapped: what is checked here stays as it is, whatever becomes of the file
     try:
         try:
             tensors = from_bytes(content)
