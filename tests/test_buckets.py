@@ -301,7 +301,7 @@ def check_buckets(lengths: list[int], boundaries: list[int], batches: list[list[
         assert len(moved) < most
 
 
-def test_the_order_that_published_figures_hang_on() -> None:
+def test_the_order_that_published_figures_depend_on() -> None:
     """One bucket or none: the batches are a seeded permutation cut up."""
     lengths = np.random.default_rng(0).integers(1, 50, 103)
     for seed, epoch in itertools.product((0, 7), (0, 1, 5)):

@@ -100,7 +100,7 @@ def test_help_of_a_benchmark_fits_a_narrow_terminal(plait, name: str) -> None:
 def test_an_option_of_a_benchmark_stands_beside_its_parameter(plait) -> None:
     """Name, type, sentence and default, all from the signature of `measure`."""
     out = plait("bench", "layers", "--help")[1]
-    assert re.search(r"--random +N +Draw so many shapes, and print the worst\.", out)
+    assert re.search(r"--random +N +Measure this many random shapes, and print ", out)
     assert re.search(r"--input-gradient +<bool> +The gradient of the input, too\.|--input-gradient +The gradient", out)
     assert "--no-input-gradient" not in out
     assert re.search(r"--cells .*Of lstm, gru and rnn, with commas\.(.|\n)*?\[default: lstm,gru,rnn\]", out)

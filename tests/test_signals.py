@@ -29,7 +29,7 @@ main()
 
 
 def stopped_at(name: str, times: int, number: int, *args: str) -> tuple[str, str]:
-    """A process that gets so many signals where a method of the task is called -> what it prints"""
+    """A process that gets `times` signals where a method of the task is called -> what it prints"""
     command = [sys.executable, "-c", AT, name, str(times), str(int(number)), *args]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, preexec_fn=hear)
     assert done.returncode == 130, done.stderr

@@ -10,7 +10,7 @@ def main() -> None:
 
         run()
     finally:
-        signals.ignore()  # all is said: what Python does on its way out is not to be disturbed
+        signals.ignore()  # the command is done, and a signal would only disturb Python's own exit
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Sche
 
 
 def by_turns(net: Network, every: dict[str, Scheme], repeats: int) -> dict[str, list[float]]:
-    """Seconds for each scheme's batches, once per repeat. The schemes take turns batch by batch, there and back: they
-    are so long that a machine may have changed its mind between two of them.
+    """Seconds for each scheme's batches, once per repeat. The schemes take turns batch by batch, there and back: a
+    scheme takes so long that the machine may be faster or slower for the next one.
     """
     seconds = {name: [0.0] * repeats for name in every}
     for scheme in every.values():

@@ -122,7 +122,7 @@ def measure(
     hidden: Annotated[int, "Units in a layer."] = 200,
     layers: Annotated[int, "Layers."] = 2,
     batch: Annotated[int, "Streams."] = 20,
-    steps: Annotated[int, "Steps that gradients go back."] = 20,
+    steps: Annotated[int, "Steps that a gradient goes back through."] = 20,
     softmax: Annotated[str, "full or adaptive; of plait's task."] = "full",
     count: Annotated[int, "Training steps in one measurement."] = 20,
     repeats: Repeats = 7,

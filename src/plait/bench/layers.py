@@ -82,7 +82,7 @@ def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: boo
 def measure(
     shapes: Annotated[str | None, f"{ABOUT_SHAPES}  (default: ten from small to large)"] = None,
     cells: CellNames = "lstm,gru,rnn",
-    random: Annotated[int | None, "Draw so many shapes, and print the worst.", "N"] = None,
+    random: Annotated[int | None, "Measure this many random shapes, and print the worst.", "N"] = None,
     engine: Engine = "auto",
     input_gradient: Annotated[bool, "The gradient of the input, too."] = False,
     repeats: Repeats = 9,
@@ -113,7 +113,7 @@ def measure(
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """What is slower even where the upper quartile is, and what deviates most."""
+    """Which are slower beyond the spread, that is with an upper quartile below 1, and which deviates most."""
     slower = [f"{row['cell']} {row['shape']}" for row in rows if row["slower"]]
     worst = max(rows, key=lambda row: row["deviation"])
     return [

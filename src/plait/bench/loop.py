@@ -1,7 +1,7 @@
 """What does the training loop cost a step, beyond forward, backward and optimizer?
 
 The calls that any loop must make are timed where they are made; the rest of the wall clock is the loop's own. (The
-difference of two runs, one of them without the loop, drowns in the noise of a shared machine: 0.02 ms of 3.)
+difference of two runs, one of them without the loop, is lost in the noise of a shared machine: 0.02 ms of 3.)
 """
 
 import dataclasses

@@ -26,7 +26,7 @@ class Report:
     tables: Sequence[Sequence[str]]  # each the keys it prints, of those rows that have them
     rows: Sequence[Mapping[str, Any]]
     remarks: Sequence[str] = ()
-    printed: int | None = None  # so many of the rows; all of them are written
+    printed: int | None = None  # how many rows are printed, None: all; the JSON has all of them
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Printer(Protocol):
 
 
 def check(repeats: int, seed: int) -> None:
-    """What every benchmark is given."""
+    """Refuses repeats and a seed that no benchmark can use."""
     between("repeats", repeats, 5, 10_000)
     check_seed(seed)
 
@@ -79,7 +79,7 @@ def interleaved(
 
 
 def enough(call: Callable[[], Any], least: float, clock: Callable[[], float]) -> int:
-    """How many calls take that long; a slow one is called once, and none for `least` 0."""
+    """How many calls take at least that long. With `least` 0 it is one, and nothing is called to find out."""
     count, start = 0, clock()
     while clock() - start < least:
         call()

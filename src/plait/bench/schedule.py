@@ -143,7 +143,7 @@ def measure(
         [("schedule", "ms", "low", "high", "faster", "deviation"), ("code", "seconds")],
         [*rows, *({"code": name, "seconds": value} for name, value in ready.items())],
         [
-            f"faster: so many times, than '{BASELINE}', which is plain scalar loops.",
+            f"faster: how many times faster than '{BASELINE}', which is plain scalar loops.",
             "deviation: largest relative difference of outputs and gradients from engine numpy.",
         ],
     )

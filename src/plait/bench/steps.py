@@ -113,7 +113,7 @@ def extra_memory(step: Step) -> float | None:
     if trim is None:
         return None
     step.clear()
-    gc.collect()  # what is found to be garbage in the middle of the step would be taken for thrift
+    gc.collect()  # garbage that is freed in the middle of the step would make its peak look smaller
     trim(0)
     try:
         before = resident("VmRSS")

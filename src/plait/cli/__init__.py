@@ -13,7 +13,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """The sentence and exit code 2 for what the user can mend; a traceback for what only we can."""
+    """A sentence and exit code 2 for what the user can put right; a traceback for what is a fault of plait."""
     if isinstance(sys.stdout, TextIOWrapper):  # a name or a word that the terminal cannot show is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

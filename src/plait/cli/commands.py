@@ -10,10 +10,10 @@ from ..training.settings import TrainSettings, check_seed
 from .options import Json, Out, Resume, Run, Seed, Threads, make_option, with_options
 
 HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from here."
-manner: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
-app = typer.Typer(help=HELP, **manner)
-train_app = typer.Typer(help="Train a network; leaves a run folder.", **manner)
-bench_app = typer.Typer(help="Measure, and print what was measured.", **manner)
+HOW: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
+app = typer.Typer(help=HELP, **HOW)
+train_app = typer.Typer(help="Train a network, and write a run folder.", **HOW)
+bench_app = typer.Typer(help="Measure, and print what was measured.", **HOW)
 app.add_typer(train_app, name="train")
 app.add_typer(bench_app, name="bench")
 
@@ -75,7 +75,7 @@ def generate(
     prompt: Annotated[str, typer.Option(help="How the text begins.")] = "",
     length: Annotated[int, typer.Option(help="How many words, or characters, to write.")] = 100,
     temperature: Annotated[float, typer.Option(help="Below 1 safer, above 1 wilder; 0 takes the likeliest.")] = 0.8,
-    top: Annotated[int, typer.Option(help="Draw from so many of the likeliest only; 0 from all.")] = 0,
+    top: Annotated[int, typer.Option(help="Draw only from this many of the likeliest; 0 draws from all.")] = 0,
     seed: Seed = 0,
     threads: Threads = None,
     json: Json = None,

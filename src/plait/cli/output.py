@@ -14,7 +14,7 @@ from ..training.files import check_target, write_whole
 
 class Pipe(Console):
     def on_broken_pipe(self) -> None:
-        """Whoever read our lines has left (`| head`): no reason to lose a run."""
+        """The reader of our lines has ended (`| head`). The run goes on, and prints nothing more."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

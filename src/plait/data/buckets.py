@@ -19,8 +19,8 @@ from ..layout import Whole
 Boundaries = tuple[int, ...]
 Lengths = Sequence[int] | NDArray[Any] | Tensor
 
-LONGEST = 2**31 - 1  # so that no number of slots comes near the end of int64
-MOST = 2**64 - 1  # of a batch, an epoch, a seed: as large as torch takes one
+LONGEST = 2**31 - 1  # so that any number of slots fits into int64
+MOST = 2**64 - 1  # the largest batch, epoch or seed: as large as torch takes one
 BOUNDARIES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)
 OPTIMAL = re.compile(r"optimal:(\d{1,10})", re.ASCII)
 POOL = re.compile(r"pool:(\d{1,10})", re.ASCII)
@@ -90,8 +90,8 @@ def optimal(lengths: Lengths, K: int) -> Boundaries:
 def one_more(before: list[int], length: list[int], count: list[int], tokens: list[int]) -> tuple[list[int], list[int]]:
     """f[k-1] -> f[k], and for each j the i with which f[k][j] is the least.
 
-    What hangs on i is a line in len[j], of slope -C[i] and height f[k-1][i] + S[i]. The lines come with falling slopes
-    and are asked at growing lengths, so each enters and leaves their lower hull once: D steps, not D * D.
+    What depends on i is a line in len[j], of slope -C[i] and height f[k-1][i] + S[i]. The lines come with falling
+    slopes and are asked at growing lengths, so each enters and leaves their lower hull once: D steps, not D * D.
     """
     height = [f + s for f, s in zip(before, tokens, strict=True)]
     hull: deque[int] = deque()

@@ -1,4 +1,4 @@
-"""Dates that rows are called by: whether they are in order, and which ones follow."""
+"""Dates as labels of rows: whether they are in order, and which ones follow."""
 
 import re
 from calendar import monthrange
@@ -17,7 +17,7 @@ CHANGE_HOURS = (23, 0, 1, 2, 3)
 
 
 def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
-    """If the rows are called by dates, the oldest comes first, and none comes twice. Gaps are fine."""
+    """Refuses labels that are dates, and are not in order, the oldest first, or are there twice. Gaps are fine."""
     known = [(k, label, at) for k, label, at in zip(numbers, labels, moments(labels), strict=True) if at]
     if not known:
         return

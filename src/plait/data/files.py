@@ -18,7 +18,7 @@ UTF8 = "expected text in UTF-8"
 ICONV = UTF8 + "; convert it: iconv -f {} -t utf-8"
 EXPORT = "export it as text in UTF-8, such as CSV"
 EXTRACT = "extract it, and give the file that is in it"
-KINDS = (  # what a file is like, what it is, and what to do; where letters alone would do, a text may begin so, too
+KINDS = (  # how a file begins, what it is, what to do. Letters alone would not tell: a text may begin with them
     (BOM_UTF32_LE, "text in UTF-32", ICONV.format("utf-32")),
     (BOM_UTF32_BE, "text in UTF-32", ICONV.format("utf-32")),
     (BOM_UTF16_LE, "text in UTF-16", ICONV.format("utf-16")),
@@ -71,7 +71,7 @@ def check_mode(mode: int, path: Path, expected: str) -> None:
 
 @contextmanager
 def opened(path: Path, expected: str) -> Iterator[BufferedReader]:
-    """A regular file, to be read; what has taken its place meanwhile is not waited for."""
+    """A regular file, to be read; a pipe that has taken its place meanwhile is not waited for."""
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
@@ -88,7 +88,7 @@ def contents(path: Path, expected: str, most: int) -> bytes:
         content = b""
         if found <= most:
             content = file.read(found + 1) or b""  # None, if there is nothing yet: some files of /proc wait
-            if len(content) > found:  # it grows; or it is one that the system makes up, which says 0
+            if len(content) > found:  # it grows; or the system makes it up, and gives its size as 0
                 content += file.read(most + 1 - len(content)) or b""
             found = len(content)
     if found > most:

@@ -11,20 +11,20 @@ from torch.utils import data
 from ..errors import PlaitError
 from .buckets import LONGEST, Boundaries, Lengths, at_least_whole, bucket_of, static, whole
 
-ABOVE = LONGEST + 1  # a place value: sorted by one number first, and by the length within it
+ABOVE = LONGEST + 1  # number * ABOVE + length sorts by the number first, and then by the length
 
 
 class Sampler(data.Sampler[list[int]]):
     """Batches of sequences by number, each sequence once an epoch; for our loop, or as a DataLoader's `batch_sampler`.
 
-    An epoch's order follows from the seed and the epoch alone, so a position is all there is to save.
+    An epoch's order depends on the seed and the epoch alone, so a position is all there is to save.
 
     lengths: of each sequence; or the number of sequences, if their lengths do not matter.
     boundaries: a batch is drawn from one bucket (see plait.data.buckets). What does not fill a batch moves up into the
         next bucket, so that only the very last batch may be smaller.
     pool: that many batches' worth of random sequences are sorted by length before they are cut into batches.
     rank, ranks: `batch` sequences are drawn for all ranks together, and this rank has its part of them: as many as the
-        others, give or take one, and about as many tokens. All ranks have the same number of batches. A last batch of
+        others, or one more, and about as many tokens. All ranks have the same number of batches. A last batch of
         fewer sequences than ranks joins the one before it.
 
     Iterating begins at `epoch` and `position` and counts on, so what is left early goes on there; after an epoch's end

@@ -30,8 +30,8 @@ MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes
 class Series:
     name: str
     values: Values  # (n,)
-    labels: Sequence[str]  # (n,): what the first column calls each row, or its number
-    column: str = "value"  # what the file calls it, or its number
+    labels: Sequence[str]  # (n,): the label of each row, from the first column, or its number
+    column: str = "value"  # its name in the file, or its number
 
     @property
     def digest(self) -> str:

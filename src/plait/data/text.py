@@ -27,8 +27,8 @@ TEXT_SUFFIXES = (".txt", ".text", ".tokens", ".raw", ".md", ".rst")
 EXPECTED = "expected a text file, a folder or a zip"
 LIMIT = 4 * 2**30  # bytes of text in a file, or in a zip
 CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
-FEWEST = 20  # pieces of a text that is to be cut, so that a twentieth of it is one
-PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # lines, words, characters: where one begins that is not blank
+FEWEST = 20  # lines (or words, or characters) that a text must have to be cut: a twentieth of them is one
+PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # where a line, a word, a character begins; blank ones do not count
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def joined(parts: Mapping[str, Iterable[str]], load: Callable[[str], str]) -> di
 
 
 def ended(text: str) -> str:
-    """The text, whose last line has its end, too."""
+    """The text, with a line end after its last line as well."""
     return text if text.endswith("\n") or not text else text + "\n"
 
 
@@ -249,7 +249,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, value: Any, name: str = "The vocabulary") -> "Vocabulary":
-        """What to_json gave, checked; `name` is the file to blame."""
+        """What to_json gave, checked; `name`: the file, for the error."""
         try:
             if not isinstance(value["words"], list) or not all(isinstance(word, str) for word in value["words"]):
                 raise TypeError("words must be a list of strings")

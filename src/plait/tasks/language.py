@@ -128,7 +128,7 @@ class Language(NamedTask):
             yield from (streams.batch(k) for k in streams.batches(0))
         else:
             order = encoded.lengths.argsort(descending=True, stable=True)
-            ends = encoded.lengths[order].cumsum(0)  # cut wherever so many tokens are together
+            ends = encoded.lengths[order].cumsum(0)  # cut after every 8 * AT_ONCE tokens, more or less
             counts = torch.bincount((ends - 1) // (8 * AT_ONCE))
             yield from (sentences(encoded.starts, some) for some in order.split(counts.tolist()) if len(some))
 

@@ -1,4 +1,4 @@
-"""Whether something fits into memory, asked before it is made: a system that runs out of it kills without a word."""
+"""Whether something fits into memory, checked before it is made: a system that has none left kills the process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ GIVEN_BACK = ("inactive_file", "active_file", "slab_reclaimable")  # what a grou
 
 
 def available(root: Path = ROOT) -> int | None:
-    """Bytes that can be had without taking any from others; None where the system does not say.
+    """Bytes that are free; None where the system does not tell.
 
     macOS does not say what is free: there it is all that the machine has.
     """
@@ -38,14 +38,14 @@ def available(root: Path = ROOT) -> int | None:
 
 
 def left_in_groups(root: Path) -> Iterator[int]:
-    """What the limits of this process's control group, and of those that it is in, leave: a container has one."""
+    """What is free under the limits of this process's control group and of those above it; a container is one."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     for _, kinds, group in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         for kind, place, most, used in VERSIONS:
-            # In a container the path may be the one outside of it: then the top, which is always looked at, is its own.
+            # In a container the path may be the host's. Then the top one, which is always looked at, is its own.
             inside = PurePosixPath(group.lstrip("/"))
             for folder in (root / place / p for p in (inside, *inside.parents) if kind in kinds.split(",")):
                 with suppress(OSError, ValueError):  # no limit here
@@ -60,14 +60,14 @@ def given_back(group: Path) -> int:
 
 
 def check_fits(needed: int, what: str, todo: str) -> None:
-    """A sentence, if so many bytes cannot be had."""
+    """Refuses what needs more bytes than are free."""
     free = available()
     if free is not None and needed > free:
         raise PlaitError(f"{what} needs about {size(needed)}, and {size(free)} of memory is free: {todo}.")
 
 
 def check_layer(B: int, T: int, I: int, H: int, gates: int, layers: int = 1, *, of: int = 1) -> None:
-    """Asked before layers are built and run, forward and back; `of`: so many of them side by side. gates is G*H."""
+    """Asked before layers are built and run, forward and back; `of`: how many there are at once. gates is G*H."""
     weights = layers * gates * (max(I, H) + H)
     step = T * B * (2 * I + 2 * H + layers * 2 * (gates + H))
     what = f"batch {B}, {T} steps, {I} inputs, {layers} x {H} units"

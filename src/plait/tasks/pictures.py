@@ -74,7 +74,7 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
 
 
 def check_picture(path: str) -> Path:
-    """Where a picture can be written, or a sentence."""
+    """The path, if a picture can be written there."""
     place = Path(path)
     if place.suffix.lower() != ".png":
         raise PlaitError(f"--picture {path}: expected the name of a PNG file, such as future.png.")

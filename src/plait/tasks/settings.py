@@ -81,7 +81,7 @@ class LanguageSettings(NetworkSettings):
     validation: float = option(0.05, "Share of the text for validation, if no file is named so.")
     test: float = option(0.05, "Share of the text for the test, if no file is named so.")
     by: str = option("streams", "streams (one long text, state carried on) or sentences (each line by itself).")
-    steps: int = option(35, "Steps of a stream that gradients go back.")
+    steps: int = option(35, "Steps of a stream that a gradient goes back through.")
     buckets: str = option(
         "pool:50",
         "Which sentences share a batch: none, greedy, optimal:K, lengths such as 8,16,32, or pool:N (sorted).",
@@ -90,7 +90,7 @@ class LanguageSettings(NetworkSettings):
     tied: bool = option(False, "One matrix for the words that go in and those that come out.")
     softmax: str = option("auto", "full, adaptive (rare words cost less), or auto: adaptive above 30,000 words.")
     init: float = option(0.1, "Weights start between minus this and this.")
-    # others than those of all tasks
+    # these have other defaults than in other tasks
     epochs: int = option(13, "How often every word is seen, at most.")
     batch: str = option("20", "Streams, or sentences, per step.")
     patience: int = option(3, "Stop after that many epochs without a better validation; 0 never stops early.")

@@ -68,7 +68,7 @@ def by_rows(
         p = torch.addmm(bias, part, weight.t(), out=pool.empty(h, part.shape[0], weight.shape[0]))
         torch.softmax(p, 1, out=p)
         entropy = -p.gather(1, wanted).log_()
-        if not entropy.isfinite().all():  # a likelihood that is too small for a number: its logarithm is not
+        if not entropy.isfinite().all():  # a likelihood so small that it became 0; its logarithm can be computed
             entropy = -torch.addmm(bias, part, weight.t()).log_softmax(1).gather(1, wanted)
         p.scatter_add_(1, wanted, p.new_full((), -1).expand_as(wanted))
         if not every:
@@ -125,12 +125,13 @@ class Softmax(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's: frequent words by themselves, rarer ones in clusters that are seldom looked into, with fewer numbers."""
+    """torch's: frequent words by themselves, rarer ones in clusters that are seldom computed, with fewer columns."""
 
     def __init__(self, H: int, V: int) -> None:
         super().__init__()
         cutoffs = [c for c in (2_000, 10_000, 50_000) if c < V] or [max(1, V // 2)]
-        narrower = min(4.0, 0.999 * H ** (1 / len(cutoffs)))  # each cluster by this, the last one still a number wide
+        # Each cluster has `narrower` times fewer columns than the one before, and the last one still has one.
+        narrower = min(4.0, 0.999 * H ** (1 / len(cutoffs)))
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(H, V, cutoffs, div_value=narrower, head_bias=True)
 
     def forward(self, h: Tensor, target: Tensor) -> Tensor:

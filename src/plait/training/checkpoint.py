@@ -36,7 +36,7 @@ class Progress:
 
     @classmethod
     def read(cls, value: dict[str, Any], steps: int) -> "Progress":
-        """As it was saved, in epochs of so many steps."""
+        """As it was saved. `steps`: of an epoch."""
         progress = cls(**value)
         whole = progress.epoch, progress.position, progress.count, progress.best_epoch
         numbers = progress.loss, progress.seconds, 0.0 if progress.best is None else progress.best

@@ -19,7 +19,7 @@ REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSO
 DESCRIPTOR = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)")  # names of files that are open
 LINKS = 40  # that are followed
 PARTIAL = ".plait.*.partial"  # what is being written, or was when its process was killed
-OLD = 3600  # seconds after which it was: longer than any write takes, and than clocks of two hosts differ
+OLD = 3600  # seconds after which its writer is gone: no write takes so long, and no two clocks differ so much
 pipes: dict[Path, int] = {}  # open since they were checked: closing one would end its reader's input
 
 
@@ -108,7 +108,7 @@ def atomically(path: Path, content: bytes) -> None:
             old = path.stat()
         except FileNotFoundError:
             old = None
-        # Short: the name itself may be as long as names can be. Not to be guessed, nor shared with another process.
+        # A short name, as the file's own may be as long as names can be. A random one, so that nobody can guess it.
         partial = path.with_name(PARTIAL.replace("*", secrets.token_hex(8)))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         file = os.open(partial, flags, 0o666 if old is None else 0o600)
@@ -135,12 +135,12 @@ def keep(old: os.stat_result, file: int) -> None:
 
 
 def is_old(path: Path) -> bool:
-    """Whether nobody writes it any more, not even on another host that shares the disk: locks may end at the host."""
+    """Whether its writer is gone. Its age tells: a lock may not be seen on another host that shares the disk."""
     return time.time() - path.stat(follow_symlinks=False).st_mtime > OLD
 
 
 def sync(folder: Path) -> None:
-    """A new name, too, must outlive a power cut."""
+    """So that a new name is still there after a power cut."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -176,7 +176,7 @@ class Loop:
 
 
 def clip(parameters: Sequence[nn.Parameter], most: float) -> float:
-    """torch's clip_grad_norm_, but what is short enough is not even touched. -> the norm before"""
+    """torch's clip_grad_norm_, but gradients that are short enough are not written again. -> the norm before"""
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     found = norm.item()
     if not found <= most:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from rich import progress as rich
 from rich.console import Console
 
-REFRESH = 0.1  # seconds between two looks at the bar: a step of a small model takes a hundredth of that
+REFRESH = 0.1  # seconds between two updates of the bar: a step of a small model takes a hundredth of that
 SILENCE = 10.0  # seconds after which a log gets a line though no epoch has ended
 
 Shown = Callable[[float], str]

@@ -35,8 +35,8 @@ class TrainSettings:
     weight_decay: float = option(0.0, "Weight decay.")
     clip: float = option(1.0, "Largest norm of the gradient; 0 turns clipping off.")
     schedule: str = option("constant", "Learning rate over the epochs: constant, cosine, step, plateau or decay.")
-    decay: float = option(0.5, "What schedule decay multiplies it by after every epoch.")
-    decay_after: int = option(4, "For so many epochs it does not.")
+    decay: float = option(0.5, "Factor of the learning rate after every epoch, for schedule decay.")
+    decay_after: int = option(4, "Epochs at the full learning rate, for schedule decay.")
     patience: int = option(40, "Stop after that many epochs without a better validation; 0 never stops early.")
     save_every: float = option(10.0, "Seconds between checkpoints; 0 writes one after every step.")
     seed: int = option(0, "Seed of everything random.")
@@ -71,7 +71,7 @@ class TrainSettings:
         self.only_with("momentum", self.optimizer == "sgd", f"sgd, not with {self.optimizer}")
 
     def only_with(self, name: str, fits: bool, what: str) -> None:
-        """A setting that would go unheard is refused."""
+        """Refuses a setting that has no effect without another one."""
         default = next(f.default for f in self.options() if f.name == name)
         if not fits and getattr(self, name) != default:
             raise PlaitError(f"{name} {getattr(self, name)} goes with {what}: leave it out.")

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM, from the first import to the last line: one plain line, exit code 130, nothing half written.
 
-The process ends inside the handler. An exception would be at the mercy of whatever it meets: the import of a C library
-may turn it into another one, a destructor prints it and goes on. While a network trains, `Interrupt` takes its place.
+The process ends inside the handler. An exception could get lost on its way: the import of a C library may turn
+it into another one, a destructor prints it and goes on. While a network trains, `Interrupt` takes its place.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 go_on = ""  # the command that goes on with the run under way, once there is one
-held = 0  # how many `whole` are under way
+held = 0  # how many blocks of `whole` are under way
 asked = False  # whether a signal came meanwhile
 
 
@@ -40,7 +40,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """What is done here is done to its end, before a signal is heard."""
+    """A signal that comes within this block takes effect at its end."""
     global held
     held += 1
     try:
