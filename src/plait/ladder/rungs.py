@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -209,7 +210,7 @@ def check_cell(cell: Any, seed: int = 0) -> Rungs:
     cell, or None where there is nothing to compare, and then the line says why.
     """
     if not (isinstance(cell, type) and issubclass(cell, Cell)):
-        found = f"{cell!r:.60} is not a cell: expected a class that is derived from plait.cells.Cell."
+        found = f"{cell!r:.60} is not a cell: expected a class that is derived from plait.Cell."
         return Rungs([Rung(1, "a cell", float("inf"), 0.0, found)])
     generator, device = torch.Generator().manual_seed(seed), torch.device("cpu")
     what = f"derivative of {cell.name} = autograd"
@@ -217,8 +218,6 @@ def check_cell(cell: Any, seed: int = 0) -> Rungs:
     for name in engines.names():
         what = f"engine {name}, {cell.name} = step iterated"
         why = engines.get(name).why_not(cell, torch.float64, device)
-        if why is None and cell.params:
-            why = "per-unit vectors need a layer."
         if why is None:
             result.append(attempt(2, what, partial(engine_deviation, cell, name, generator=generator)))
         else:

@@ -47,7 +47,7 @@ def packed(model: nn.Module) -> Iterator[None]:
     tensors in a weight's place (functional_call, load_state_dict(assign=True)) are seen. Outside of the block nothing
     is remembered.
     """
-    mine = [m for m in model.modules() if isinstance(m, nn.RNNBase) and m.__dict__.get("_plait_held") is None]
+    mine = [m for m in model.modules() if hasattr(m, "_plait_held") and m._plait_held is None]
     held = [Held() for _ in mine]
     with parametrize.cached():
         try:

@@ -30,7 +30,7 @@ class CellLayer(Recurrent):
         self.mode, self._plait_cell = cell.name, cell
         if self.proj_size and why_untraceable(cell) is None and trace(cell).reads_h:
             raise PlaitError(
-                f"proj_size {self.proj_size}: the step of cell {cell.name} reads h itself, of which a projection leaves "
+                f"proj_size {self.proj_size}: the step of cell {cell.name} reads h itself, and a projection leaves "
                 "another number of units: leave proj_size out, or let the step use h through R h alone."
             )
         made: dict[str, Any] = {"device": torch.empty(0, device=device).device, "dtype": self.weight_ih_l0.dtype}
