@@ -1,6 +1,250 @@
-def empty(like, *shape):
-    return like.new_empty(*shape)
+"""Memory that survives a step and serves the next one: the first touch of fresh pages costs more than small kernels.
+
+A block is one torch storage. The pool keeps a reference to every block that it hands out, on a shelf with others of
+about the same size. A block is free when nobody else refers to its storage: no tensor, view, graph or array. So what
+outlives a step is safe, and nobody has to say when a tensor is done with.
+
+There is no lock. Whoever pops a block off its shelf has it alone until it is put back, and no two threads can pop the
+same one. A block that is lost on the way, by an exception, is an ordinary tensor's memory.
+"""
+
+import ctypes
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from sys import getrefcount
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import deterministic
+
+from ..tasks import memory
+
+LEAST = 1 << 17  # bytes: for less than this glibc's malloc never asks the system for pages of its own
+LEAST_WORKSPACE = 1 << 20  # bytes
+LOOKED_AT = 32  # blocks of a shelf that are looked at before a new one is made
+IDLE = 10.0  # seconds until a block that nobody asked for leaves the pool
+NAME = "plait pool"  # of the thread that sees to it
+HUGE = 1 << 21  # bytes of a large page
+WORTH_HUGE = 1 << 22  # bytes: two large pages or more
+MADV_HUGEPAGE = 14
+PLAIN = (Tensor, nn.Parameter)  # other kinds of tensors may have no memory of their own
+
+# How many refer to a storage. torch 2.6 and 2.7 have it only if they were built for CUDA.
+use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+is_deterministic, strided = (
+    torch._C._get_deterministic_algorithms,
+    torch.strided,
+)
 
 
-def release():
-    return 0
+class Block:
+    __slots__ = ("address", "handle", "refs", "shelf", "size", "storage", "used")
+
+    def __init__(self, size: int, shelf: int) -> None:
+        self.size, self.shelf, self.used = size, shelf, 0.0  # used: when it was last put on the shelf
+        self.storage = torch.UntypedStorage(size, device="cpu")
+        self.handle, self.address = self.storage._cdata, self.storage.data_ptr()
+        self.refs = getrefcount(self.storage)
+        advise(self.address, size)
+
+    def is_free(self) -> bool:
+        """Tensors are counted by torch. Who holds the storage itself holds the same Python object as the pool."""
+        return getrefcount(self.storage) == self.refs and (use_count is None or use_count(self.handle) == 1)
+
+    def is_intact(self) -> bool:
+        """False after resize_, and after share_memory_: then other processes may still read what is there."""
+        return self.storage.data_ptr() == self.address and self.storage.nbytes() == self.size
+
+
+@cache
+def is_on() -> bool:
+    """Whether torch counts references as is_free expects. Elsewhere only workspaces are kept: no tensor sees those."""
+    if use_count is None:
+        return False
+    block = Block(LEAST, 0)
+    tensor = torch.empty(0, dtype=torch.uint8, device="cpu").set_(block.storage)
+    view = tensor[1:]
+    found = [block.is_free()]
+    del tensor
+    found.append(block.is_free())
+    storage = view.untyped_storage()
+    del view
+    found.append(block.is_free())
+    del storage
+    return found == [False] * 3 and block.is_free()
+
+
+def fills() -> bool:
+    """Whether torch was told to write into memory that is new."""
+    return is_deterministic() and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+EMPTY: deque[Block] = deque()
+
+
+class Pool:
+    def __init__(self) -> None:
+        """Also what a forked child begins with: it has copies of its parent's tensors, but not its threads."""
+        self.shelves: dict[int, deque[Block]] = {}
+        self.watched = False  # a thread is there that gives back what is idle
+        self.made = self.held = 0  # bytes of new blocks since the last look at all of them, and of all blocks then
+        self.peak = self.peak_before = 0  # bytes in use at once, since the thread last woke up and before that
+        self.left = 0  # bytes that the system has left, at least
+
+    # --- for tensors
+    def empty(self, like: Tensor, *shape: int) -> Tensor:
+        """As like.new_empty(*shape)."""
+        if type(like) not in PLAIN or not like.is_cpu:
+            return like.new_empty(shape)
+        size = math.prod(shape) * like.itemsize
+        if size < LEAST:
+            return like.new_empty(shape)
+        if fills() or not is_on():
+            plain = like.new_empty(shape)
+            advise(plain.data_ptr(), size)
+            return plain
+        bits = size.bit_length()
+        block = self.take(size, bits << 4 | size >> bits - 4)  # eight shelves from a power of two to the next
+        tensor: Tensor = like.new_empty(0).set_(block.storage, 0, shape)  # type: ignore[call-overload]
+        self.put(block)
+        return tensor
+
+    # --- for the time of a call
+    def workspace(self, size: int) -> Block:
+        """At least so many bytes, for the caller alone until they are put back. Pages that nobody touches are free."""
+        bits = (max(size, LEAST_WORKSPACE) - 1).bit_length()
+        return self.take(1 << bits, -bits)
+
+    def take(self, size: int, shelf: int) -> Block:
+        blocks = self.shelves.get(shelf) or EMPTY
+        for _ in range(min(len(blocks), LOOKED_AT)):
+            try:
+                block = blocks.pop()
+            except IndexError:  # other threads have the rest
+                break
+            if not block.is_free():
+                blocks.appendleft(block)
+            elif block.size >= size and block.is_intact():
+                return block
+            else:
+                break  # it is replaced by a larger one, which will serve both
+        self.make_room(size)
+        try:
+            return Block(size, shelf)
+        except RuntimeError:  # no memory is left, unless it is here
+            self.release()
+            return Block(size, shelf)
+
+    def put(self, block: Block) -> None:
+        block.used = time.monotonic()
+        try:
+            self.shelves[block.shelf].append(block)
+        except KeyError:  # the first of its size
+            self.shelves.setdefault(block.shelf, deque()).append(block)
+        if not self.watched:  # asked after the block is there: see watch
+            self.watched = True
+            try:
+                Thread(target=self.watch, name=NAME, daemon=True).start()
+            except RuntimeError:  # the interpreter is about to end, or may have no more threads: the next one tries
+                self.watched = False
+
+    # --- giving back
+    def blocks(self) -> list[Block]:
+        return [block for shelf in list(self.shelves.values()) for block in list(shelf)]
+
+    def make_room(self, size: int) -> None:
+        """Before a new block is made: no more may lie free than was in use at once of late, and than half of what the
+        system has left. The longest unused go first.
+        """
+        self.made += size
+        self.left -= size
+        if self.made < self.held // 8:  # a look at all blocks takes its time
+            return
+        blocks = self.blocks()
+        free = sorted((block for block in blocks if block.is_free()), key=lambda block: block.used)
+        held, lying = (sum(block.size for block in some) for some in (blocks, free))
+        self.peak = max(self.peak, held - lying + size)
+        if lying > self.left // 2:
+            left = memory.available()
+            self.left = sys.maxsize if left is None else left - size
+        most = min(max(self.peak, self.peak_before), self.left // 2)
+        for block in free:
+            if lying > most:
+                self.remove(block)
+                lying -= block.size
+                held -= block.size
+        self.made, self.held = 0, held
+
+    def remove(self, block: Block) -> None:
+        with suppress(KeyError, ValueError):  # another thread has just taken it
+            self.shelves[block.shelf].remove(block)
+
+    def watch(self) -> None:
+        """In a thread of its own, until there is nothing left. A block that was handed out long ago and is still in use
+        leaves, too: it goes back to the system when its last tensor goes.
+        """
+        while True:
+            time.sleep(IDLE / 2)
+            self.forget(time.monotonic() - IDLE)
+            if self.peak:  # else no block was missed since
+                self.peak, self.peak_before = 0, max(self.peak, self.peak_before // 2)
+            if not self.shelves:
+                trim()
+                self.watched = False
+                if not self.shelves:  # else a block came in before `watched` was false, and nobody else will see to it
+                    return
+                self.watched = True
+
+    def forget(self, before: float) -> None:
+        for key, shelf in list(self.shelves.items()):
+            for block in list(shelf):
+                if block.used < before:
+                    self.remove(block)
+            if not shelf:
+                self.shelves.pop(key, None)
+
+    def release(self) -> int:
+        """Gives back to the system what is not in use -> bytes. What is in use follows when its last tensor goes."""
+        blocks = self.blocks()
+        self.shelves = {}
+        released = sum(block.size for block in blocks if block.is_free())
+        del blocks
+        trim()
+        return released
+
+
+# --- the system ------------------------------------------------------------------------------------------------------
+@cache
+def of_libc(name: str, *arguments: Any) -> Any:
+    """A function of the C library, or None where there is none."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function.argtypes = arguments
+    return function
+
+
+def advise(start: int, size: int) -> None:
+    """Memory that was not yet touched: the system is asked for large pages, and may refuse."""
+    if size >= WORTH_HUGE and (madvise := of_libc("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)):
+        first, last = -(-start // HUGE) * HUGE, (start + size) // HUGE * HUGE
+        madvise(first, last - first, MADV_HUGEPAGE)
+
+
+def trim() -> None:
+    """What was freed goes from malloc to the system."""
+    if malloc_trim := of_libc("malloc_trim", ctypes.c_size_t):
+        malloc_trim(0)
+
+
+_pool = Pool()
+empty, workspace, put, release = _pool.empty, _pool.workspace, _pool.put, _pool.release
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import torch
-
 from . import compiler, pool, records, threads
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
@@ -248,10 +246,8 @@ class Program:
 
     # --- running it
     def run(self, bounds: int, directions: Sequence[Direction]) -> None:
-        workspace = pool.empty(BYTES, self.bytes)
-        memory, form = workspace.data_ptr(), self.form
+        workspace, form = pool.workspace(self.bytes), self.form
+        memory = workspace.address
         addresses = struct.pack(self.packed, memory, bounds, *chain(*[d.flat(form) for d in directions]))
         threads.run(self.address, addresses, memory, self.count)
-
-
-BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
+        pool.put(workspace)
