@@ -169,12 +169,17 @@ def test_backward_after_the_block_sees_the_weights_of_then() -> None:
 
 def test_blocks_may_be_nested_and_end_with_an_error() -> None:
     model = nn.Sequential(layer())
-    with pytest.raises(KeyError), plait.packed(model):
-        outer = model[0]._plait_held
-        with plait.packed(model[0]):
-            assert model[0]._plait_held is outer
-        assert outer.is_open
-        raise KeyError
+
+    def use() -> None:
+        with plait.packed(model):
+            outer = model[0]._plait_held
+            with plait.packed(model[0]):
+                assert model[0]._plait_held is outer
+            assert outer.is_open
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        use()
     assert model[0]._plait_held is None
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import deterministic
 
-from ..tasks import memory
+from . import free_memory
 
 LEAST = 1 << 17  # bytes: for less than this glibc's malloc never asks the system for pages of its own
 LEAST_WORKSPACE = 1 << 20  # bytes
@@ -173,7 +173,7 @@ class Pool:
         held, lying = (sum(block.size for block in some) for some in (blocks, free))
         self.peak = max(self.peak, held - lying + size)
         if lying > self.left // 2:
-            left = memory.available()
+            left = free_memory.available()
             self.left = sys.maxsize if left is None else left - size
         most = min(max(self.peak, self.peak_before), self.left // 2)
         for block in free:
