@@ -46,15 +46,17 @@ class Weights(NamedTuple):
         return [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
 
 
-@dataclass
 class Prepared:
     """The weights of one direction, ready for any number of walks; and the sizes that they tell."""
 
-    cell: type[Cell]
-    weights: Weights
-    reverse: bool
-    H: int
-    P: int
+    def __init__(self, cell: type[Cell], weights: Weights, reverse: bool) -> None:
+        self.cell, self.weights, self.reverse = cell, weights, reverse
+        self.H, self.P = weights.w_ih.shape[0] // len(cell.gates), weights.w_hh.shape[1]
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the states: h has P, the others H."""
+        return [self.P, *[self.H] * (len(self.cell.states) - 1)]
 
     def room(self, layout: Layout, dt: float) -> Room:
         return Room(self.cell, dt, layout.N, layout.B, self.H, self.P, self.weights.w_hr is not None, self.reverse)
@@ -97,6 +99,11 @@ class Gradients(NamedTuple):
 States = Sequence[Tensor | None]
 
 
+def check_source(source: Sequence[Tensor] | None, keep: bool) -> None:
+    if keep and source is not None:
+        raise ValueError("a walk with a source keeps no tape: pass keep=False, and linearise at its states.")
+
+
 class Engine(ABC):
     """One direction: prepare, then project, recur, recur_vjp, input_gradient, weight_gradients.
 
@@ -113,7 +120,7 @@ class Engine(ABC):
 
     def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Prepared:
         """lasting: for more than one call, while the weights stand still."""
-        return Prepared(cell, w, reverse, w.w_ih.shape[0] // len(cell.gates), w.w_hh.shape[1])
+        return Prepared(cell, w, reverse)
 
     # --- one direction
     @abstractmethod

@@ -1,10 +1,9 @@
-"""Whether what a kernel is given fits together. Kernels know addresses only: past the end of a tensor that is too short
-they would read, and write, what is not theirs.
+"""Whether what a kernel is given fits together. A kernel knows only addresses, and would read and write past the end of
+a tensor that is too short.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from ..errors import PlaitError
@@ -16,9 +15,12 @@ Expected = tuple[str, Tensor | None, tuple[int, ...]]  # what it is called, what
 
 
 def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | None, layout: Layout) -> None:
-    layout.check_rows(x, ps[0].weights.w_ih.shape[1])
-    found = [*of_weights(ps), *of_states("initial state", ps, state0 or (), layout.B)]
-    check(found, x)
+    I = ps[0].weights.w_ih.shape[1]
+    sizes = list(zip(state0 or (), state_sizes(ps, layout.B), strict=False))
+    if x.dim() >= 2 and x.shape[-1] == I and fit(ps, x, [(x, layout.N * I), *sizes]):
+        return
+    layout.check_rows(x, I)
+    check([*of_weights(ps), *of_states("initial state", ps, state0 or (), layout.B)], x)
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
 
@@ -27,64 +29,97 @@ def check_backward(
     ps: Sequence[Prepared],
     x: Tensor,
     kept: Sequence[Tensor],
-    sizes: Sequence[int],
+    total: int,
     d_rows: Tensor | None,
     d_finals: States,
     layout: Layout,
 ) -> None:
-    """Also of what came out of the forward pass: hooks on saved tensors, and callers of the op, may give others."""
-    S = len(ps[0].cell.states)
-    if len(kept) != len(ps) or len(d_finals) != S:
+    """Also of what came out of the forward pass: hooks on saved tensors, and callers of the op, may give others.
+
+    total: numbers that each direction keeps.
+    """
+    S, D, P = len(ps[0].cell.states), len(ps), ps[0].P
+    if len(kept) == D and len(d_finals) == S:
+        sizes = [(x, layout.N * ps[0].weights.w_ih.shape[1]), (d_rows, layout.N * D * P)]
+        sizes += [(t, total) for t in kept]
+        if fit(ps, x, [*sizes, *zip(d_finals, state_sizes(ps, layout.B), strict=True)]):
+            return
+    else:
         found = f"{len(kept)} and {len(d_finals)} tensors"
-        raise PlaitError(f"what was kept and d_ of the last states are {found}: expected {len(ps)} and {S}.")
-    check_forward(ps, x, None, layout)
-    tapes: list[Expected] = [("what was kept", t, (size,)) for t, size in zip(kept, sizes, strict=True)]
-    rows: Expected = ("d_ of the output", d_rows, (*x.shape[:-1], len(ps) * ps[0].P))
-    check([*of_states("d_ of the last state", ps, d_finals, layout.B), *tapes, rows], x)
+        raise PlaitError(f"what was kept and d_ of the last states are {found}: expected {D} and {S}.")
+    layout.check_rows(x, ps[0].weights.w_ih.shape[1])
+    tapes: list[Expected] = [("what was kept", t, (total,)) for t in kept]
+    rows: Expected = ("d_ of the output", d_rows, (*x.shape[:-1], D * P))
+    check([*of_weights(ps), *of_states("d_ of the last state", ps, d_finals, layout.B), *tapes, rows], x)
 
 
-def of_weights(ps: Sequence[Prepared]) -> Iterable[Expected]:
+def state_sizes(ps: Sequence[Prepared], B: int) -> list[int]:
+    return [len(ps) * B * width for width in ps[0].widths]
+
+
+def fit(ps: Sequence[Prepared], x: Tensor, sizes: Sequence[tuple[Tensor | None, int]]) -> bool:
+    """Whether there are as many numbers of the right kind everywhere: a quick answer, for small steps."""
+    dtype, p = x.dtype, ps[0]
+    (GH, I), H, P = p.weights.w_ih.shape, p.H, p.P
+    if len(p.cell.gates) * H != GH:
+        return False
+    for t, size in sizes:
+        if t is not None and (t.numel() != size or t.dtype is not dtype or not t.is_cpu):
+            return False
+    shapes = ((GH, I), (GH, P), (GH,), (GH,), (P, H))
+    for q in ps:
+        w = q.weights
+        if w.w_hr is None and P != H:
+            return False
+        for t, shape in zip(w[:5], shapes, strict=True):
+            if t is not None and (t.shape != shape or t.dtype is not dtype or not t.is_cpu):
+                return False
+        for v in w.params:
+            if v.shape != (H,) or v.dtype is not dtype or not v.is_cpu:
+                return False
+    return True
+
+
+# --- which of them it is, and what was expected ----------------------------------------------------------------------
+def of_weights(ps: Sequence[Prepared]) -> Iterator[Expected]:
     for p in ps:
-        w, GH = p.weights, len(p.cell.gates) * p.H
-        shapes = ((GH, w.w_ih.shape[-1]), (GH, p.P), (GH,), (GH,), (p.P, p.H))
+        w, GH = p.weights, len(ps[0].cell.gates) * ps[0].H
+        shapes = ((GH, ps[0].weights.w_ih.shape[-1]), (GH, p.P), (GH,), (GH,), (p.P, p.H))
         for name, t, shape in zip(w._fields, w[:5], shapes, strict=False):
             yield f"weight {name}", t, shape
-        if w.w_hr is None and p.P != p.H:
+        if w.w_hr is None:
             yield "weight w_hh", w.w_hh, (GH, p.H)
-        for name, t in zip(p.cell.params, w.params, strict=True):
-            yield f"weight {name}", t, (p.H,)
+        for name, v in zip(p.cell.params, w.params, strict=True):
+            yield f"weight {name}", v, (p.H,)
 
 
-def of_states(name: str, ps: Sequence[Prepared], states: States, B: int) -> Iterable[Expected]:
+def of_states(name: str, ps: Sequence[Prepared], states: States, B: int) -> Iterator[Expected]:
     for k, s in enumerate(states):
-        yield f"{name} {ps[0].cell.states[k]}", s, (len(ps), B, ps[0].H if k else ps[0].P)
+        yield f"{name} {ps[0].cell.states[k]}", s, (len(ps), B, ps[0].widths[k])
 
 
-def check(found: Iterable[Expected], x: Tensor) -> None:
-    dtype: torch.dtype = x.dtype
+def check(found: Sequence[Expected], x: Tensor) -> None:
     for name, t, shape in found:
-        if t is not None and (t.shape != shape or t.dtype != dtype or not t.is_cpu):
+        if t is not None and (t.shape != shape or t.dtype != x.dtype or not t.is_cpu):
             kind = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
             raise PlaitError(
                 f"{name} is {kind}: expected {shape} in {x.dtype} on the CPU, to go with the rest of the layer."
             )
 
 
+# --- one direction ---------------------------------------------------------------------------------------------------
 def check_recur(
     p: Prepared,
     wx: Tensor,
     state0: Sequence[Tensor] | None,
     layout: Layout,
     source: Sequence[Tensor] | None,
-    keep: bool,
     out: States | None,
 ) -> None:
-    if keep and source is not None:
-        raise ValueError("a walk with a source keeps no tape: pass keep=False, and linearise at its states.")
-    N, B, widths = layout.N, layout.B, p.weights.widths(p.cell)
+    N, B = layout.N, layout.B
     found: list[Expected] = [*of_weights([p]), ("wx", wx, (N, len(p.cell.gates) * p.H))]
     for name, states, rows in (("initial state", state0, B), ("source of", source, N), ("out of", out, N)):
-        for state, t, width in zip(p.cell.states, states or (), widths, strict=False):
+        for state, t, width in zip(p.cell.states, states or (), p.widths, strict=False):
             found.append((f"{name} {state}", t, (rows, width)))
     check(found, wx)
 
@@ -92,7 +127,7 @@ def check_recur(
 def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -> None:
     N, B, G = tape.layout.N, tape.layout.B, len(p.cell.gates)
     found: list[Expected] = [*of_weights([p]), ("gates of the tape", tape.gates, (N, G * p.H))]
-    for k, (state, width) in enumerate(zip(p.cell.states, p.weights.widths(p.cell), strict=True)):
+    for k, (state, width) in enumerate(zip(p.cell.states, p.widths, strict=True)):
         found += [(f"state {state} of the tape", t, (N, width)) for t in (tape.states[k], tape.path[k])]
         found.append((f"initial state {state} of the tape", tape.initial[k], (B, width)))
         found += [(f"d_ of {state}", d_states[k], (N, width)), (f"d_ of the last {state}", d_last[k], (B, width))]

@@ -10,15 +10,17 @@ from torch import Tensor
 from ..cells import Cell
 from ..cells.trace import why_untraceable
 from ..kernels import pool, records, threads
+from ..kernels.addresses import OF_DIRECTION, Direction, OfLayer, OfWalk, Table
 from ..kernels.layer import Layer, Sizes, ours
-from ..kernels.program import Direction, Program
+from ..kernels.program import Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
 from ..layout import Layout
-from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights
+from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
 from .checks import check_backward, check_forward, check_recur, check_recur_vjp
-from .packed import Packed, contiguous, packed
-from .tape import Room, Tape, places_of
+from .packed import Packed
+from .shot import MOST_SHOTS, Shot
+from .tape import Room, Tape
 
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: with less to do, one thread does it alone
@@ -49,7 +51,7 @@ class FusedEngine(Engine):
         return why_untraceable(cell)
 
     def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Packed:
-        return Packed(cell, contiguous(w), reverse, w.w_ih.shape[0] // len(cell.gates), w.w_hh.shape[1], lasting)
+        return Packed(cell, w, reverse, lasting)
 
     def form(self, p: Prepared, dt: float, sourced: bool = False) -> Form:
         key = (p.cell, dt, p.weights.w_hh.dtype, p.weights.w_hr is not None, sourced)
@@ -64,24 +66,30 @@ class FusedEngine(Engine):
         make: Callable[[Layer], Program],
         work: int,
         layout: Layout,
-        ps: Sequence[Prepared],
+        ps: Sequence[Packed],
         form: Form,
+        way: str,
         *more: Any,
     ) -> Program:
-        """Made once for dense batches of a shape, and for a ragged one, seldom seen twice, once for all layers that are
-        alike. `work`: multiplications.
+        """Kept by shape for dense batches. A ragged layout is seldom seen twice: its programs are kept for the layers
+        of one stack. `work`: multiplications. `way`: forward or backward of a layer, or of a walk.
         """
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
-        count = 1 if alone else threads.threads()
-        (p, *_), reverse, back = packed(ps), tuple([q.reverse for q in ps]), more[0] == "backward"
-        sizes = Sizes(form, p.weights.w_ih.shape[1], p.H, p.P, p.weights.b_ih is not None, reverse, p.packs(back))
+        count, p = 1 if alone else threads.threads(), ps[0]
+        reverse, I = tuple([q.reverse for q in ps]), p.weights.w_ih.shape[1]
+        sizes = Sizes(form, I, p.H, p.P, p.weights.b_ih is not None, reverse, p.packs(way.endswith("backward")))
         programs = self.programs if layout.batch_sizes is None else layout.cache
-        key = (self, layout.T, layout.B, count, sizes, *more)
+        key = (self, layout.T, layout.B, count, sizes, way, *more)
         program: Program | None = programs.get(key)
         if program is None:
             if len(self.programs) >= MOST_PROGRAMS:
                 self.programs.clear()
-            program = programs[key] = make(Layer(self.schedule, layout, count, sizes))
+            table: Table = OfWalk(form)
+            if way in ("forward", "backward"):
+                batch = more[-1]
+                rooms = [room_of(q, layout, form.dt) for q in ps]
+                table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms])
+            program = programs[key] = make(Layer(self.schedule, layout, count, sizes, table))
         return program
 
     # --- a layer, forward
@@ -95,60 +103,66 @@ class FusedEngine(Engine):
         keep: bool = True,
         dt: float = 1,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
+        aim = None
+        if not keep and mine[0].lasting and layout.batch_sizes is None:
+            aim = layout.T, layout.B, state0 is None, dt, threads.threads()
+            shot = mine[0].shots.get(aim)
+            if shot is not None and shot.fits(x, state0):
+                return shot.run(x, state0)
         x = x.contiguous()
-        check_forward(ps, x, state0, layout)
-        D, B = len(ps), layout.B
-        y = pool.empty(x, *x.shape[:-1], D * ps[0].P)
-        finals = [x.new_empty(D, B, width) for width in ps[0].weights.widths(ps[0].cell)]
-        if layout.N == 0 or not keep:
+        check_forward(mine, x, state0, layout)
+        p, D, B, N = mine[0], len(mine), layout.B, layout.N
+        y = pool.empty(x, *x.shape[:-1], D * p.P)
+        finals = [pool.empty(x, D, B, width) for width in p.widths]
+        if N == 0:
             for k, final in enumerate(finals):
                 final.zero_() if state0 is None else final.copy_(state0[k])
-        if layout.N == 0:
-            return y, finals, self.blank(ps, 0, B, x, dt) if keep else []
-        if not keep:
-            self.without_tape(ps, x, y, finals, layout, dt, stateful=state0 is not None)
-            return y, finals, []
+            return y, finals, self.blank(mine, 0, B, x, dt) if keep else []
         given = None if state0 is None else [s.contiguous() for s in state0]
-        kept = [pool.empty(x, room_of(p, layout, dt).total) for p in ps]
-        self.launch(ps, range(D), [0] * D, x, y, given, finals, kept, layout, dt)
-        return y, finals, kept
+        steps = layout.T if keep else max(1, WITHOUT_TAPE // (B * p.weights.w_ih.shape[0] * x.element_size()))
+        if steps < layout.T:
+            for k, final in enumerate(finals):
+                final.zero_() if given is None else final.copy_(given[k])
+            self.in_chunks(mine, x, y, finals, layout, dt, steps, stateful=given is not None)
+            return y, finals, []
+        kept = [pool.empty(x, room_of(q, layout, dt).total) for q in mine]
+        called = self.launch(mine, range(D), [0] * D, x, y, given, finals, kept, layout, dt)
+        if aim is not None and called is not None and len(p.shots) < MOST_SHOTS:
+            p.shots[aim] = Shot(*called, x, y, finals, kept, given is not None)
+        return y, finals, kept if keep else []
 
-    def without_tape(
+    def in_chunks(
         self,
-        ps: Sequence[Prepared],
+        ps: Sequence[Packed],
         x: Tensor,
         y: Tensor,
-        finals: Sequence[Tensor],
+        running: Sequence[Tensor],
         layout: Layout,
         dt: float,
+        steps: int,
         *,
         stateful: bool,
     ) -> None:
-        """Some steps at a time, all in the same little memory. The running states are in `finals`.
+        """So many steps at a time, all in the same little memory, with the running states (layout.py).
 
         Chunks of ragged sequences differ between directions, which then come one after the other.
         """
-        steps = max(1, WITHOUT_TAPE // (layout.B * ps[0].weights.w_ih.shape[0] * x.element_size()))
-        if steps >= layout.T:
-            memory = [pool.empty(x, room_of(p, layout, dt).total) for p in ps]
-            given = finals if stateful else None
-            self.launch(ps, range(len(ps)), [0] * len(ps), x, y, given, finals, memory, layout, dt)
-            return
-        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in packed(ps)]
-        for group in [range(len(ps))] if layout.is_dense else [[d] for d in range(len(ps))]:
+        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in ps]
+        for group in [range(len(ps))] if layout.is_dense else [range(d, d + 1) for d in range(len(ps))]:
             some, begun = [ps[d] for d in group], stateful
             for t0, t1 in layout.cuts(steps):
                 mine = [(layout.T - t1, layout.T - t0) if p.reverse else (t0, t1) for p in some]
                 chunk = layout.cut(*mine[0])
                 memory = [pool.empty(x, room_of(p, chunk, dt).total) for p in some]
-                first = [layout.rows(*steps).start for steps in mine]
-                self.launch(some, group, first, x, y, finals if begun else None, finals, memory, chunk, dt)
+                first = [layout.rows(*cut).start for cut in mine]
+                self.launch(some, group, first, x, y, running if begun else None, running, memory, chunk, dt)
                 begun = True
 
     def launch(
         self,
-        ps: Sequence[Prepared],
-        of: Sequence[int],
+        ps: Sequence[Packed],
+        of: range,
         first: Sequence[int],
         x: Tensor,
         y: Tensor,
@@ -157,44 +171,43 @@ class FusedEngine(Engine):
         kept: Sequence[Tensor],
         layout: Layout,
         dt: float,
-    ) -> None:
-        """W x and the walk, of these directions of a layer; for each from its `first` row of x and y on."""
-        (p, *_), N = packed(ps), layout.N
-        (GH, I), P, stride, B, size = p.weights.w_ih.shape, p.P, y.shape[-1], finals[0].shape[1], x.element_size()
-        form, project, stateful = self.form(p, dt), p.lasting or ours(self.schedule, N, GH, I), given is not None
+    ) -> tuple[Program, list[int], int] | None:
+        """W x and the walk, of these directions of a layer; for each from its `first` row of x and y on.
+
+        -> the call, if it can be made again as it is: what it needs of the weights is packed
+        """
+        p, N = ps[0], layout.N
+        (GH, I), P, stride, size = p.weights.w_ih.shape, p.P, y.shape[-1], x.element_size()
+        batch, form, stateful = finals[0].shape[1], self.form(p, dt), given is not None
+        project = p.lasting or ours(self.schedule, N, GH, I)
         program = self.program(
             lambda layer: layer.forward(project=project, stateful=stateful, stride=stride),
             N * len(ps) * GH * (P + I if project else P),
             layout,
             ps,
             form,
-            *("forward", project, stateful, stride),
+            "forward",
+            *(project, stateful, stride, batch),
         )
-        widths, directions = p.weights.widths(p.cell), []
-        x_at, y_at, last_at = x.data_ptr(), y.data_ptr(), [f.data_ptr() for f in finals]
-        given_at = () if given is None else [s.data_ptr() for s in given]
-        for q, d, row, memory in zip(packed(ps), of, first, kept, strict=True):
-            at = room_of(q, layout, dt).places(memory)
+        skipped = [of[0] * batch * width * size for width in p.widths]
+        addresses = [address(layout.offsets)]
+        addresses += [0] * form.S if given is None else [s.data_ptr() + n for s, n in zip(given, skipped, strict=True)]
+        addresses += [s.data_ptr() + n for s, n in zip(finals, skipped, strict=True)]
+        x_at, y_at = x.data_ptr(), y.data_ptr()
+        for q, d, row, memory in zip(ps, of, first, kept, strict=True):
             if not project:
                 project_rows(x.view(-1, I)[row : row + N], q.weights, memory)
-            directions.append(
-                Direction(
-                    x=x_at + row * I * size,
-                    rows=y_at + (row * stride + d * P) * size,
-                    wx=at.gates,
-                    gates=at.gates,
-                    extra=at.extra,
-                    raw=at.raw,
-                    states=at.states,
-                    initial=at.initial,
-                    given=[a + d * B * w * size for a, w in zip(given_at, widths, strict=False)],
-                    last=[a + d * B * w * size for a, w in zip(last_at, widths, strict=True)],
-                    **q.addresses(form, False),
-                )
-            )
-        program.run(address(layout.offsets), directions)
-        for q in packed(ps):
+            addresses += [x_at + row * I * size, y_at + (row * stride + d * P) * size, 0, memory.data_ptr(), 0, 0, 0]
+            addresses += [*q.weights_at(), *q.panels_at(form, False), 0, 0, 0, 0]
+            if form.K:
+                addresses += [*q.params_at(), *[0] * form.K]
+        program.run(addresses)
+        if not p.lasting:
+            return None
+        was_ready = all(p.packs(False))
+        for q in ps:
             q.done(False, with_w=project)
+        return (program, addresses, len(OF_DIRECTION) + 2 * form.K) if was_ready else None
 
     # --- a layer, backward
     def backward(
@@ -210,58 +223,51 @@ class FusedEngine(Engine):
         spend: bool = False,
         dt: float = 1,
     ) -> Gradients:
-        p, D, N, B, S = ps[0], len(ps), layout.N, layout.B, len(d_finals)
-        rooms = [room_of(q, layout, dt) for q in ps]
-        check_backward(ps, x, kept, [room.total for room in rooms], d_rows, d_finals, layout)
-        if N == 0:
-            return nothing(ps, x, d_finals, B, needs)
+        mine: Sequence[Packed] = ps  # type: ignore[assignment]
+        p, D, N, B, form = mine[0], len(mine), layout.N, layout.B, self.form(ps[0], dt)
+        check_backward(mine, x, kept, room_of(p, layout, dt).total, d_rows, d_finals, layout)
         x, kept = x.contiguous(), [t.contiguous() for t in kept]
-        (GH, I), H, P, size, form = p.weights.w_ih.shape, p.H, p.P, x.element_size(), self.form(p, dt)
+        if N == 0:
+            return self.nothing(mine, form, x, d_finals, layout, needs)
+        (GH, I), P, size = p.weights.w_ih.shape, p.P, x.element_size()
         d_rows, stride = rows_of(d_rows, x, D * P)
         wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
         program = self.program(
             lambda layer: layer.backward(stride=stride, needs_x=needs.x, needs_states=needs_states, needs=wanted),
             N * D * GH * (P + I if ours(self.schedule, GH, I, N, outer=True) else P),
             layout,
-            ps,
+            mine,
             form,
-            *("backward", stride, needs.x, needs_states, wanted),
+            "backward",
+            *(stride, needs.x, needs_states, wanted, B),
         )
-        d_x = pool.empty(x, *x.shape) if needs.x else None
-        d_state0 = [x.new_empty(D, B, H if k else P) for k in range(S)] if needs_states else []
+        d_x = pool.empty_like(x) if needs.x else None
+        d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]
-        ways, d_weights, befores, directions = [], [], [], []
-        for d, q in enumerate(packed(ps)):
-            at, way = rooms[d].places(kept[d]), WayBack(q, form, layout, kept[d] if spend else None, x)
+        addresses = [
+            address(layout.offsets),
+            *map(address, d_last),
+            *(map(address, d_state0) if d_state0 else [0] * form.S),
+        ]
+        x_at, d_rows_at, d_x_at = x.data_ptr(), d_rows.data_ptr(), address(d_x)
+        ways, d_weights, befores = [], [], []
+        for d, q in enumerate(mine):
+            way = WayBack(q, form, layout, kept[d] if spend else None, x)
+            d_w = [pool.empty_like(t) if n else None for t, n in zip(q.weights.tensors, wanted[d], strict=True)]
             is_gathered = wanted[d][1] and not layout.is_dense
-            before = rooms[d].tape(kept[d], layout).before_all(0) if is_gathered else None
-            h = at.states[0] + B * P * size if q.reverse else at.initial[0]  # the one before, if the batch is dense
-            d_w = [pool.empty(t, *t.shape) if n else None for t, n in zip(q.weights.tensors, wanted[d], strict=True)]
+            before = room_of(q, layout, dt).tape(kept[d], layout).before_all(0) if is_gathered else None
+            places = [address(t) for t in (d_w if q.weights.b_ih is not None else [*d_w[:2], None, None])[:4]]
+            addresses += [x_at, d_rows_at + d * P * size, d_x_at, kept[d].data_ptr(), way.gates_at]
+            addresses += [address(before), address(way.d_projected), *q.weights_at(), *q.panels_at(form, True), *places]
+            if form.K:
+                addresses += [*q.params_at(), *[t.data_ptr() for t in way.d_params]]
             ways.append(way)
             d_weights.append(d_w)
             befores.append(before)
-            directions.append(
-                Direction(
-                    x=x.data_ptr(),
-                    rows=d_rows.data_ptr() + d * P * size,
-                    d_x=address(d_x),
-                    before=h if before is None else before.data_ptr(),
-                    gates=at.gates,
-                    extra=at.extra,
-                    raw=at.raw,
-                    states=at.states,
-                    old=at.states,
-                    initial=at.initial,
-                    given=[address(t, d) for t in d_last],
-                    last=[address(t, d) for t in d_state0],
-                    **gradients_at(d_w, q.weights),
-                    **way.addresses,
-                    **q.addresses(form, True),
-                )
-            )
-        program.run(address(layout.offsets), directions)
-        for q in packed(ps):
-            q.done(True, with_w=needs.x)
+        program.run(addresses)
+        if p.lasting:
+            for q in mine:
+                q.done(True, with_w=needs.x)
         derivatives = []
         for d, (way, d_w) in enumerate(zip(ways, d_weights, strict=True)):
             if form.K:
@@ -269,17 +275,32 @@ class FusedEngine(Engine):
                     if some is not None:
                         torch.sum(total, 0, out=some)
             if not program.complete or not any(wanted[d]):
-                tape, g = rooms[d].tape(kept[d], layout), way.derivative()
+                tape, g = room_of(mine[d], layout, dt).tape(kept[d], layout), way.derivative()
                 derivatives.append(g)
                 if not program.complete:
                     d_x_rows = None if d_x is None else d_x.view(N, I)
-                    self.rest(x.view(N, I), ps[d], tape, befores[d], g, d_x_rows, d_w, first=d == 0)
+                    self.rest(x.view(N, I), mine[d], tape, befores[d], g, d_x_rows, d_w, first=d == 0)
         return Gradients(d_x, d_state0, d_weights, derivatives)
+
+    def nothing(
+        self, ps: Sequence[Packed], form: Form, x: Tensor, d_finals: States, layout: Layout, needs: Needs
+    ) -> Gradients:
+        """No steps or no sequences: the last states are the initial ones, and so are their gradients."""
+        shape = len(ps), layout.B
+        d_state0 = [
+            x.new_zeros(*shape, n) if d is None else d.clone() for d, n in zip(d_finals, ps[0].widths, strict=True)
+        ]
+        d_w = [
+            [torch.zeros_like(t) if n else None for t, n in zip(p.weights.tensors, some, strict=True)]
+            for p, some in zip(ps, needs.weights, strict=True)
+        ]
+        derivatives = [WayBack(p, form, layout, None, x).derivative() for p in ps]
+        return Gradients(torch.zeros_like(x) if needs.x else None, d_state0, d_w, derivatives)
 
     def rest(
         self,
         x: Tensor,
-        p: Prepared,
+        p: Packed,
         tape: Tape,
         before: Tensor | None,
         g: Derivative,
@@ -290,7 +311,7 @@ class FusedEngine(Engine):
     ) -> None:
         """What torch does better, when the walk is done. `first`: d_x has nothing in it yet."""
         w, N, (GH, I), P = p.weights, x.shape[0], p.weights.w_ih.shape, p.P
-        if d_x is not None and not (packed([p])[0].lasting or ours(self.schedule, N, I, GH)):
+        if d_x is not None and not (p.lasting or ours(self.schedule, N, I, GH)):
             d_x.addmm_(g.d_wx, w.w_ih, beta=0 if first else 1)
         biases = d_w[2:4] if w.b_ih is not None else (None, None)
         if not ours(self.schedule, GH, I, N, outer=True) or d_w[0] is None:
@@ -328,9 +349,10 @@ class FusedEngine(Engine):
         keep: bool = True,
         out: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Tensor], Tape | None]:
-        check_recur(p, wx, state0, layout, source, keep, out)
+        check_source(source, keep)
+        check_recur(p, wx, state0, layout, source, out)
         wx, N, S = wx.contiguous(), layout.N, len(p.cell.states)
-        last = [wx.new_zeros(layout.B, width) for width in p.weights.widths(p.cell)]
+        last = [wx.new_zeros(layout.B, width) for width in p.widths]
         if state0 is not None:
             for final, state in zip(last, state0, strict=True):
                 final.copy_(state)
@@ -372,37 +394,44 @@ class FusedEngine(Engine):
         source: Sequence[Tensor] | None,
     ) -> None:
         """From the states in `last`, if it is stateful, to those that go there."""
-        (q,), at, N, GH = packed([p]), room_of(p, layout, dt).places(memory), layout.N, wx.shape[1]
+        q: Packed = p  # type: ignore[assignment]
         stride = p.P if out is None else out.stride(0)
         program = self.program(
             lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
-            N * GH * p.P,
+            layout.N * wx.shape[1] * p.P,
             layout,
-            [p],
+            [q],
             form,
-            *("forward", False, stateful, stride),
+            "walk forward",
+            *(stateful, stride),
         )
-        ends = [t.data_ptr() for t in last]
+        start, size, ends = memory.data_ptr(), memory.element_size(), [t.data_ptr() for t in last]
+        matrices = room_of(p, layout, dt).matrices
+
+        def at(name: str) -> list[int]:
+            return [start + size * matrices[name, k] for k in range(form.S)]
+
         direction = Direction(
-            rows=at.states[0] if out is None else out.data_ptr(),
+            rows=at("states")[0] if out is None else out.data_ptr(),
             wx=wx.data_ptr(),
-            gates=at.gates,
-            extra=at.extra,
-            raw=at.raw,
-            states=at.states,
-            initial=at.initial,
+            gates=start,
+            extra=start + size * matrices["extra", 0],
+            raw=start + size * matrices["raw", 0],
+            states=at("states"),
+            initial=at("initial"),
             given=ends if stateful else (),
             last=ends,
             source=() if source is None else [t.data_ptr() for t in source],
-            **q.addresses(form, False),
+            **weights_at(q, form, back=False),
         )
-        program.run(address(layout.offsets), [direction])
+        program.run([address(layout.offsets), *direction.flat(form)])
         q.done(False, with_w=False)
 
     def recur_vjp(
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
     ) -> tuple[Derivative, list[Tensor]]:
-        (q,), layout, S = packed([p]), tape.layout, len(p.cell.states)
+        q: Packed = p  # type: ignore[assignment]
+        layout, S = tape.layout, len(p.cell.states)
         given = list(d_states or [None] * S)
         check_recur_vjp(p, tape, given, d_last)
         is_sourced = any(d is not None for d in given[1:])
@@ -421,26 +450,30 @@ class FusedEngine(Engine):
             lambda layer: layer.backward(stride=stride, needs_x=False, needs_states=True, needs=[NO_WEIGHTS]),
             layout.N * like.shape[1] * p.P,
             layout,
-            [p],
+            [q],
             form,
-            *("backward", stride, False, True, "no weights"),
+            "walk backward",
+            stride,
         )
-        at, ends, old = places_of(tape), [None if d is None else d.contiguous() for d in d_last], tape.path
+        ends = [None if d is None else d.contiguous() for d in d_last]
         direction = Direction(
             rows=d_rows.data_ptr(),
-            gates=at.gates,
-            extra=at.extra,
-            raw=at.raw,
-            states=at.states,
-            old=[t.data_ptr() for t in old],
-            initial=at.initial,
+            d_projected=address(way.d_projected),
+            gates=tape.gates.data_ptr(),
+            extra=tape.extra.data_ptr(),
+            raw=address(tape.raw),
+            d_gates=way.gates_at,
+            d_extra=way.extra_at,
+            states=[t.data_ptr() for t in tape.states],
+            old=[t.data_ptr() for t in tape.path],
+            initial=[t.data_ptr() for t in tape.initial],
             given=[address(t) for t in ends],
             last=[t.data_ptr() for t in d_state0],
             source=[t.data_ptr() for t in source] if is_sourced else (),
-            **way.addresses,
-            **q.addresses(form, True),
+            d_params=[t.data_ptr() for t in way.d_params],
+            **weights_at(q, form, back=True),
         )
-        program.run(address(layout.offsets), [direction])
+        program.run([address(layout.offsets), *direction.flat(form)])
         q.done(True, with_w=False)
         return way.derivative(), d_state0
 
@@ -498,15 +531,6 @@ class WayBack:
         self.d_projected = pool.empty(like, N, p.P) if form.projected else None
         self.d_params = [like.new_empty(layout.B, p.H) for _ in range(form.K)]
 
-    @property
-    def addresses(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"d_gates": self.gates_at, "d_extra": self.extra_at}
-        if self.d_projected is not None:
-            found["d_projected"] = self.d_projected.data_ptr()
-        if self.d_params:
-            found["d_params"] = [t.data_ptr() for t in self.d_params]
-        return found
-
     def derivative(self) -> Derivative:
         H, N, GH = self.p.H, self.N, self.GH
         if isinstance(self.spent, Tape):
@@ -522,17 +546,16 @@ def room_of(p: Prepared, layout: Layout, dt: float) -> Room:
     return known(of, dt, layout.N, layout.B, p.H, p.P, p.weights.w_hr is not None, p.reverse)
 
 
-def address(tensor: Tensor | None, direction: int = 0) -> int:
-    """Of a direction's part."""
-    if tensor is None:
-        return 0
-    start = tensor.data_ptr()
-    return start + direction * tensor.stride(0) * tensor.element_size() if direction else start
+def address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
-def gradients_at(d_w: Sequence[Tensor | None], w: Weights) -> dict[str, Any]:
-    names = ("d_w_ih", "d_w_hh") if w.b_ih is None else ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
-    return {name: address(t) for name, t in zip(names, d_w, strict=False)}
+def weights_at(p: Packed, form: Form, *, back: bool) -> dict[str, Any]:
+    """By the names that Direction has for them."""
+    _, w_hh, _, b_hh, w_hr = p.weights_at()
+    r_panels, _, p_panels = p.panels_at(form, back)
+    places = {"w_hh": w_hh, "b_hh": b_hh, "w_hr": w_hr, "r_panels": r_panels, "p_panels": p_panels}
+    return {**places, "params": p.params_at()}
 
 
 def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:
@@ -555,14 +578,3 @@ def project_rows(x: Tensor, w: Weights, memory: Tensor) -> None:
         torch.mm(x, w.w_ih.t(), out=to)
     else:
         torch.addmm(w.b_ih, x, w.w_ih.t(), out=to)
-
-
-def nothing(ps: Sequence[Prepared], x: Tensor, d_finals: States, B: int, needs: Needs) -> Gradients:
-    """No steps, or no sequences: what comes in at the end goes out at the beginning."""
-    widths, D = ps[0].weights.widths(ps[0].cell), len(ps)
-    d_state0 = [x.new_zeros(D, B, n) if d is None else d.clone() for d, n in zip(d_finals, widths, strict=True)]
-    d_w = [
-        [torch.zeros_like(t) if n else None for t, n in zip(p.weights.tensors, some, strict=True)]
-        for p, some in zip(ps, needs.weights, strict=True)
-    ]
-    return Gradients(torch.zeros_like(x) if needs.x else None, d_state0, d_w, [])

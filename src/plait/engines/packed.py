@@ -1,28 +1,31 @@
 """The weights of a direction as the kernels read them: in panels (kernels/tile.py), and by their addresses."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from ..cells import Cell
 from ..kernels import pool
 from ..kernels.layer import Packs
 from ..kernels.target import Form
 from .base import Prepared, Weights
+from .shot import Shot
 
 NOT_LASTING = Packs()
 
 
-@dataclass
 class Packed(Prepared):
     """Panels of R, W and the projection, forward and back. Only those that last have memory of their own; a kernel
     packs them when it first needs them. The others it packs anew for each call, in its workspace.
     """
 
-    lasting: bool = False
-    panels: dict[tuple[str, bool], Tensor] = field(default_factory=dict)  # of r, w, p; forward or back
-    ready: set[tuple[str, bool]] = field(default_factory=set)
+    def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
+        super().__init__(cell, contiguous(weights), reverse)
+        self.lasting = lasting
+        if lasting:
+            self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
+            self.ready: set[tuple[str, bool]] = set()
+            self.shots: dict[tuple[Any, ...], Shot] = {}  # of the layer whose first direction this is
 
     def packs(self, back: bool) -> Packs:
         return Packs(True, ("r", back) in self.ready, ("w", back) in self.ready) if self.lasting else NOT_LASTING
@@ -32,38 +35,38 @@ class Packed(Prepared):
         if self.lasting:
             self.ready.update([("r", back), ("w", back)] if with_w else [("r", back)])
 
-    def addresses(self, form: Form, back: bool) -> dict[str, Any]:
-        """By the names that Direction has for them."""
-        found: dict[str, Any] = {
-            name: t.data_ptr() for name, t in zip(Weights._fields, self.weights[:5], strict=False) if t is not None
-        }
-        if form.K:
-            found["params"] = [v.data_ptr() for v in self.weights.params]
-        return {**found, **self.panels_at(form, back)} if self.lasting else found
+    def weights_at(self) -> list[int]:
+        """w_ih, w_hh, b_ih, b_hh, w_hr"""
+        return [0 if t is None else t.data_ptr() for t in self.weights[:5]]
 
-    def panels_at(self, form: Form, back: bool) -> dict[str, int]:
-        """They are made when they are first asked for."""
-        GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
-        shapes = {"r": (1, P, GH) if back else (form.G, H, P), "w": (1, I, GH) if back else (1, GH, I)}
-        if form.projected:
-            shapes["p"] = (1, H, P) if back else (1, P, H)
-        for name, (each, columns, depth) in shapes.items():
-            if (name, back) not in self.panels:
+    def params_at(self) -> list[int]:
+        return [v.data_ptr() for v in self.weights.params]
+
+    def panels_at(self, form: Form, back: bool) -> list[int]:
+        """Of R, W and the projection. They are made when they are first asked for."""
+        if not self.lasting:
+            return NO_PANELS
+        if ("r", back) not in self.panels:
+            GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
+            shapes = {"r": (1, P, GH) if back else (form.G, H, P), "w": (1, I, GH) if back else (1, GH, I)}
+            if form.projected:
+                shapes["p"] = (1, H, P) if back else (1, P, H)
+            for name, (each, columns, depth) in shapes.items():
                 numbers = -(-columns // width) * each * (depth + 1) * width
                 self.panels[name, back] = pool.empty(self.weights.w_ih, numbers)
-        return {f"{name}_panels": self.panels[name, back].data_ptr() for name in shapes}
+        found = [self.panels["r", back].data_ptr(), self.panels["w", back].data_ptr()]
+        return [*found, self.panels["p", back].data_ptr() if form.projected else 0]
 
 
-def packed(ps: Sequence[Prepared]) -> list[Packed]:
-    """They are ours: an engine runs what it has prepared itself."""
-    for p in ps:
-        assert isinstance(p, Packed)
-    return ps  # type: ignore[return-value]
+NO_PANELS = [0, 0, 0]
 
 
 def contiguous(w: Weights) -> Weights:
     """The same, unless a weight is a view of others."""
-    if all(t.is_contiguous() for t in w.tensors):
+    for t in w.tensors:
+        if not t.is_contiguous():
+            break
+    else:
         return w
     b_ih, b_hh, w_hr = (None if t is None else t.contiguous() for t in w[2:5])
     params = tuple(v.contiguous() for v in w.params)

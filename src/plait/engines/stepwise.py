@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cells import Ops
 from ..cells.trace import compiled, trace
 from ..layout import Layout
-from .base import Derivative, Engine, Prepared, States
+from .base import Derivative, Engine, Prepared, States, check_source
 from .tape import Tape
 
 
@@ -122,10 +122,8 @@ def begin(
     keep: bool,
 ) -> tuple[list[Tensor], Tape | None]:
     """The states to start from, as tensors of their own, and an empty tape."""
-    if keep and source is not None:
-        raise ValueError("a walk with a source keeps no tape: pass keep=False, and linearise at its states.")
-    widths = p.weights.widths(p.cell)
-    first = [wx.new_zeros(layout.B, w) if state0 is None else state0[k].clone() for k, w in enumerate(widths)]
+    check_source(source, keep)
+    first = [wx.new_zeros(layout.B, w) if state0 is None else state0[k].clone() for k, w in enumerate(p.widths)]
     if not keep:
         return first, None
     room = p.room(layout, dt)

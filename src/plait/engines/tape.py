@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,16 +96,6 @@ def history(first: Tensor, second: Tensor) -> Tensor:
     return first.as_strided((first.shape[0] + second.shape[0], first.shape[1]), first.stride(), first.storage_offset())
 
 
-class Places(NamedTuple):
-    """Addresses of a tape's matrices."""
-
-    gates: int
-    extra: int
-    raw: int
-    states: Sequence[int]
-    initial: Sequence[int]
-
-
 @dataclass(frozen=True)
 class Room:
     """How much memory a tape takes, and where its matrices are in it: gates, extra, raw, then per state the initial and
@@ -152,17 +141,13 @@ class Room:
         projected = raw if self.projected else None
         return Tape(layout, self.reverse, self.dt, initial, states, gates, extra, projected, None, memory)
 
-    def places(self, memory: Tensor) -> Places:
-        """As `tape`, without making tensors of it."""
-        base, size = memory.data_ptr(), memory.element_size()
-        gates, extra, raw, *pairs = (base + size * start for start in self.starts[:-1])
+    @cached_property
+    def matrices(self) -> dict[tuple[str, int], int]:
+        """By name and number of the state: numbers before it. history: the h that each step starts from."""
+        gates, extra, raw, *pairs = self.starts[:-1]
         first, second = pairs[::2], pairs[1::2]
         initial, states = (second, first) if self.reverse else (first, second)
-        return Places(gates, extra, raw, states, initial)
-
-
-def places_of(tape: Tape) -> Places:
-    """Of a tape that may lie anywhere, in contiguous matrices."""
-    raw = 0 if tape.raw is None else tape.raw.data_ptr()
-    states, initial = ([s.data_ptr() for s in some] for some in (tape.states, tape.initial))
-    return Places(tape.gates.data_ptr(), tape.extra.data_ptr(), raw, states, initial)
+        found = {("gates", 0): gates, ("wx", 0): gates, ("extra", 0): extra, ("raw", 0): raw}
+        for k, (a, b) in enumerate(zip(states, initial, strict=True)):
+            found |= {("states", k): a, ("old", k): a, ("initial", k): b}
+        return found | {("history", 0): states[0] + self.B * self.P if self.reverse else initial[0]}

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from ..layout import Layout
 from . import split
-from .program import Program, Where
+from .addresses import Table, Where
+from .program import Program
 from .records import walk as WALK
 from .records.product import APART, BIAS
 from .schedule import Schedule
@@ -35,15 +36,15 @@ class Sizes(NamedTuple):
 class Layer:
     """One layer and its batch, for the threads there are."""
 
-    def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes) -> None:
-        self.schedule, self.layout, self.count = schedule, layout, count
+    def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes, table: Table) -> None:
+        self.schedule, self.layout, self.count, self.table = schedule, layout, count, table
         self.form, self.I, self.H, self.P, self.bias, self.reverse, self.packs = sizes
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
         """project: the launch computes W x, too. stride: numbers from row to row of the output."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
-        program = Program(form, self.count, self.D, back=False)
+        program = Program(form, self.count, self.D, self.table, back=False)
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
             program.set(at, STARTS_GIVEN=stateful)
@@ -69,7 +70,7 @@ class Layer:
     def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
         """stride: numbers from row to row of d_ of the output. needs: per direction, of the weights in their order."""
         form, N, B, P, I, GH = self.form, self.layout.N, self.layout.B, self.P, self.I, self.G * self.H
-        program = Program(form, self.count, self.D, back=True)
+        program = Program(form, self.count, self.D, self.table, back=True)
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
             program.set(at, FINISH=needs_states)
@@ -108,7 +109,8 @@ class Layer:
                 if wanted[1] and ours(self.schedule, count, P, N, outer=True):
                     sums = Where(d, "d_b_hh", row) if self.bias and wanted[3] else None
                     a, c = Where(d, f"d_{matrix}", column * self.H), Where(d, "d_w_hh", row * P)
-                    program.outer(a, Where(d, "before"), c, (count, P, N), stride=of * self.H, sums=sums)
+                    before = Where(d, "history" if self.layout.is_dense else "before")
+                    program.outer(a, before, c, (count, P, N), stride=of * self.H, sums=sums)
                 elif wanted[1] or (self.bias and wanted[3]):
                     complete = False
                 row += count
@@ -142,13 +144,15 @@ class Layer:
             ENDING=program.leaves["plait_finish"],
         )
         for name in ("ROWS", "WX", "GATES", "EXTRA", "RAW"):
-            program.point(at + getattr(WALK, name), Where(d, name.lower()))
+            if not (back and name == "WX"):
+                program.point(at + getattr(WALK, name), Where(d, name.lower()))
         if not self.layout.is_dense:
             program.bounds(at + WALK.STARTS)
         for k in range(form.S):
             program.point(at + WALK.STATES + k, Where(d, "states", k=k))
             program.point(at + WALK.INITIAL + k, Where(d, "initial", k=k))
-            program.point(at + WALK.SOURCE + k, Where(d, "source", k=k))
+            if form.sourced:
+                program.point(at + WALK.SOURCE + k, Where(d, "source", k=k))
         for k in range(form.K):
             program.point(at + WALK.PARAM + k, Where(d, "params", k=k))
 

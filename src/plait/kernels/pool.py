@@ -88,12 +88,14 @@ def fills() -> bool:
 
 
 EMPTY: deque[Block] = deque()
+SMALL = 0  # a shelf that is none
 
 
 class Pool:
     def __init__(self) -> None:
         """Also what a forked child begins with: it has copies of its parent's tensors, but not its threads."""
         self.shelves: dict[int, deque[Block]] = {}
+        self.small: list[Block] = []  # workspaces of small calls, one for each thread: they stay
         self.watched = False  # a thread is there that gives back what is idle
         self.made = self.held = 0  # bytes of new blocks since the last look at all of them, and of all blocks then
         self.peak = self.peak_before = 0  # bytes in use at once, since the thread last woke up and before that
@@ -102,10 +104,8 @@ class Pool:
     # --- for tensors
     def empty(self, like: Tensor, *shape: int) -> Tensor:
         """As like.new_empty(*shape)."""
-        if type(like) not in PLAIN or not like.is_cpu:
-            return like.new_empty(shape)
         size = math.prod(shape) * like.itemsize
-        if size < LEAST:
+        if size < LEAST or type(like) not in PLAIN or not like.is_cpu:
             return like.new_empty(shape)
         if fills() or not is_on():
             plain = like.new_empty(shape)
@@ -117,10 +117,18 @@ class Pool:
         self.put(block)
         return tensor
 
+    def empty_like(self, tensor: Tensor) -> Tensor:
+        """As torch.empty_like(tensor), of one that is contiguous."""
+        return torch.empty_like(tensor) if tensor.nbytes < LEAST else self.empty(tensor, *tensor.shape)
+
     # --- for the time of a call
     def workspace(self, size: int) -> Block:
         """At least so many bytes, for the caller alone until they are put back. Pages that nobody touches are free."""
-        bits = (max(size, LEAST_WORKSPACE) - 1).bit_length()
+        if size <= LEAST_WORKSPACE:
+            with suppress(IndexError):  # the first one, or other threads have the rest
+                return self.small.pop()
+            return Block(LEAST_WORKSPACE, SMALL)
+        bits = (size - 1).bit_length()
         return self.take(1 << bits, -bits)
 
     def take(self, size: int, shelf: int) -> Block:
@@ -144,6 +152,9 @@ class Pool:
             return Block(size, shelf)
 
     def put(self, block: Block) -> None:
+        if block.shelf == SMALL:
+            self.small.append(block)
+            return
         block.used = time.monotonic()
         try:
             self.shelves[block.shelf].append(block)
@@ -245,6 +256,12 @@ def trim() -> None:
 
 
 _pool = Pool()
-empty, workspace, put, release = _pool.empty, _pool.workspace, _pool.put, _pool.release
+empty, empty_like, workspace, put, release = (
+    _pool.empty,
+    _pool.empty_like,
+    _pool.workspace,
+    _pool.put,
+    _pool.release,
+)
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]

@@ -5,13 +5,12 @@ same each time; what differs are addresses. plait_start (recurrence.py) copies t
 fills those in.
 """
 
-import struct
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from . import compiler, pool, records, threads
+from .addresses import BOUNDS, WORKSPACE, Table, Where
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import walk as WALK
@@ -21,67 +20,11 @@ CHUNK_BYTES = 1 << 18  # of the second cache, for the rows of a product
 MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
 
 
-class Direction(NamedTuple):
-    """The addresses of one direction in a call; 0 for what is not there."""
-
-    x: int = 0  # (N, I)
-    rows: int = 0  # forward: h, for the caller; backward: d_ of it
-    d_x: int = 0  # (N, I)
-    d_projected: int = 0  # (N, P)
-    before: int = 0  # (N, P): the h that each step starts from
-    wx: int = 0  # these six as in records/walk.py
-    gates: int = 0
-    extra: int = 0
-    raw: int = 0
-    d_gates: int = 0
-    d_extra: int = 0
-    w_ih: int = 0
-    w_hh: int = 0
-    b_ih: int = 0
-    b_hh: int = 0
-    w_hr: int = 0
-    d_w_ih: int = 0
-    d_w_hh: int = 0
-    d_b_ih: int = 0
-    d_b_hh: int = 0
-    r_panels: int = 0  # R, W and the projection, packed; if they are not packed into the workspace
-    w_panels: int = 0
-    p_panels: int = 0
-    states: Sequence[int] = ()  # per state
-    old: Sequence[int] = ()
-    initial: Sequence[int] = ()
-    given: Sequence[int] = ()
-    last: Sequence[int] = ()  # where the walk arrives: the last states, or d_ of the initial ones
-    source: Sequence[int] = ()
-    params: Sequence[int] = ()  # per parameter
-    d_params: Sequence[int] = ()
-
-    def flat(self, form: Form) -> list[int]:
-        none, nothing = (0,) * form.S, (0,) * form.K
-        by_state: Sequence[Sequence[int]] = self[SINGLE:BY_PARAM]  # type: ignore[assignment]  # mypy sees no slices
-        by_param: Sequence[Sequence[int]] = self[BY_PARAM:]  # type: ignore[assignment]
-        return [*self[:SINGLE], *chain(*[g or none for g in by_state], *[g or nothing for g in by_param])]  # type: ignore[list-item]
-
-
-SINGLE, BY_PARAM = Direction._fields.index("states"), Direction._fields.index("params")
-FIELDS = {name: k for k, name in enumerate(Direction._fields)}
-WORKSPACE, BOUNDS, FIRST = 0, 1, 2  # the addresses of a call, before those of its directions
-
-
-class Where(NamedTuple):
-    """A place in a call's memory: in a matrix of a direction, some numbers from its beginning."""
-
-    direction: int
-    name: str
-    numbers: int = 0
-    k: int = 0  # of which state or parameter
-
-
 class Program:
     """Written by layer.py: walks, products, `finish`; then run any number of times."""
 
-    def __init__(self, form: Form, count: int, walks: int, *, back: bool) -> None:
-        self.form, self.count, self.back = form, count, back
+    def __init__(self, form: Form, count: int, walks: int, table: Table, *, back: bool) -> None:
+        self.form, self.count, self.table, self.back = form, count, table, back
         self.shared, self.leaves = compiler.walk(), compiler.leaves(form)
         self.walks = [LAUNCH.LAUNCH_SIZE + d * WALK.WALK_SIZE for d in range(walks)]
         self.words: list[int] = [0] * (LAUNCH.LAUNCH_SIZE + walks * WALK.WALK_SIZE)
@@ -93,8 +36,6 @@ class Program:
         self.workspace = 0  # numbers, beside the block itself
         self.complete = True  # nothing is left to torch
         self.bytes = 0  # of the workspace with the block
-        self.packed = ""  # how the addresses are packed
-        self.each = SINGLE + (BY_PARAM - SINGLE) * form.S + (len(FIELDS) - BY_PARAM) * form.K
 
     # --- writing it
     def set(self, at: int, **fields: int) -> None:
@@ -104,13 +45,8 @@ class Program:
             self.words[at + getattr(record, name)] = value
 
     def point(self, word: int, where: Where) -> None:
-        field, S = FIELDS[where.name], self.form.S
-        if field >= BY_PARAM:
-            field = SINGLE + (BY_PARAM - SINGLE) * S + (field - BY_PARAM) * self.form.K + where.k
-        elif field >= SINGLE:
-            field = SINGLE + (field - SINGLE) * S + where.k
-        number = FIRST + where.direction * self.each + field
-        self.slots.append((word, number, where.numbers * self.form.target.size))
+        number, before = self.table.find(where)
+        self.slots.append((word, number, (before + where.numbers) * self.form.target.size))
 
     def bounds(self, word: int) -> None:
         self.slots.append((word, BOUNDS, 0))
@@ -238,16 +174,16 @@ class Program:
         for word, before in self.reserved:
             self.slots.append((word, WORKSPACE, (head + before) * self.form.target.size))
         self.bytes = (self.workspace + head) * self.form.target.size
-        self.packed = f"{FIRST + self.each * len(self.walks)}q"
         table = chain(*self.slots, *self.inner)
         lead = (self.shared["plait_run"], self.count, len(words), len(self.slots), len(self.inner))
         self.memory = array("q", [*lead, *words, *table])
         self.address = self.memory.buffer_info()[0]
 
     # --- running it
-    def run(self, bounds: int, directions: Sequence[Direction]) -> None:
-        workspace, form = pool.workspace(self.bytes), self.form
+    def run(self, addresses: Sequence[int]) -> None:
+        """With the addresses that the table asks for, but for the workspace."""
+        workspace = pool.workspace(self.bytes)
         memory = workspace.address
-        addresses = struct.pack(self.packed, memory, bounds, *chain(*[d.flat(form) for d in directions]))
-        threads.run(self.address, addresses, memory, self.count)
+        words = array("q", [memory, *addresses])
+        threads.run(self.address, words.buffer_info()[0], memory, self.count)
         pool.put(workspace)

@@ -98,9 +98,7 @@ def team_size() -> int:
 
 @cache
 def start() -> Any:
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)(
-        compiler.walk()["plait_start"]
-    )
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(compiler.walk()["plait_start"])
 
 
 def threads() -> int:
@@ -109,8 +107,8 @@ def threads() -> int:
     return 1 if omp is None or omp.inside() else torch.get_num_threads()
 
 
-def run(program: int, addresses: bytes, workspace: int, count: int) -> None:
-    """The program on `count` threads, or on this one alone if another Python thread has the team."""
+def run(program: int, addresses: int, workspace: int, count: int) -> None:
+    """The program on `count` threads, or on this one alone if another Python thread has the team. All are addresses."""
     omp = openmp() if count > 1 else None
     if omp is not None and _team.acquire(blocking=False):
         try:

@@ -59,7 +59,7 @@ class Call(NamedTuple):
         engine = engines.get(self.engine)
 
         def make(lasting: bool = True) -> list[Prepared]:
-            weights = self.weights(tensors)
+            weights = self.weights(readable(*tensors))
             return [engine.prepare(self.cell, w, d == 1, lasting=lasting) for d, w in enumerate(weights)]
 
         if self.held is None or not self.held.is_open:
@@ -72,10 +72,9 @@ def run(
     call: Call, x: Tensor, tensors: Sequence[Tensor], keep: bool = True
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (., directions*P), last states, what is kept for the derivative"""
-    x, *tensors = readable(x, *tensors)
-    state0, _ = call.split(tensors)
-    engine = engines.get(call.engine)
-    return call.solver.forward(engine, call.prepared(tensors), x, state0, call.layout, keep=keep)
+    state0 = readable(*tensors[: len(call.cell.states)]) if call.stateful else None
+    prepared = call.prepared(tensors)
+    return call.solver.forward(engines.get(call.engine), prepared, x.resolve_neg(), state0, call.layout, keep=keep)
 
 
 def readable(*tensors: Tensor) -> list[Tensor]:
@@ -95,14 +94,13 @@ def run_vjp(
     spend: bool = False,
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: `kept` may be overwritten."""
-    x, *tensors = readable(x, *tensors)
-    d_rows, *d_finals = (None if d is None else d.resolve_neg() for d in (d_rows, *d_finals))
+    d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
     found = call.solver.backward(
         engines.get(call.engine),
         call.prepared(tensors),
-        x,
+        x.resolve_neg(),
         kept,
         d_rows,
         d_finals,
@@ -296,7 +294,9 @@ def is_recorded(x: Tensor, tensors: Sequence[Tensor]) -> bool:
     """Whether somebody may ask for a derivative."""
     if forward_ad._current_level >= 0:
         return True
-    return torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(t.requires_grad for t in tensors)
 
 
 plainly = super(torch.autograd.Function, Recurrence).apply

@@ -1,0 +1,64 @@
+"""A call made ready for weights that stand still: of its addresses only a few are new each time.
+
+Generation takes one step after another of a small network: there the Python around a kernel takes longer than the
+kernel. A shot belongs to one Python thread, for it has its own memory.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..kernels import pool, threads
+from ..kernels.program import Program
+
+MOST_SHOTS = 16  # of a layer: shapes that come again and again are few
+
+
+class Shot:
+    """x, and the initial states if it is stateful -> y, last states; nothing is kept."""
+
+    def __init__(
+        self,
+        program: Program,
+        addresses: Sequence[int],
+        each: int,
+        x: Tensor,
+        y: Tensor,
+        finals: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        stateful: bool,
+    ) -> None:
+        self.program, self.kept, self.workspace = program, kept, pool.workspace(program.bytes)
+        self.addresses = array("q", [self.workspace.address, *addresses])
+        self.at = self.addresses.buffer_info()[0]
+        self.S, self.each, self.D, self.stateful = len(finals), each, len(kept), stateful
+        self.I, self.width, self.size = x.shape[-1], y.shape[-1], x.element_size()
+        self.of_x, self.dtype = x.shape, x.dtype
+        self.of_finals = [f.shape for f in finals]
+
+    def fits(self, x: Tensor, state0: Sequence[Tensor] | None) -> bool:
+        """Else the long way finds out what is wrong."""
+        if x.shape != self.of_x or x.dtype is not self.dtype or not x.is_cpu or not x.is_contiguous():
+            return False
+        if state0 is None:
+            return not self.stateful
+        for s, shape in zip(state0, self.of_finals, strict=True):
+            if s.shape != shape or s.dtype is not self.dtype or not s.is_cpu or not s.is_contiguous():
+                return False
+        return self.stateful
+
+    def run(self, x: Tensor, state0: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        y, finals = x.new_empty(*x.shape[:-1], self.width), [x.new_empty(shape) for shape in self.of_finals]
+        addresses, S = self.addresses, self.S
+        for k, s in enumerate(state0 or ()):
+            addresses[2 + k] = s.data_ptr()
+        for k, f in enumerate(finals):
+            addresses[2 + S + k] = f.data_ptr()
+        first, x_at, y_at = 2 + 2 * S, x.data_ptr(), y.data_ptr()
+        P = self.width // self.D * self.size
+        for d in range(self.D):
+            addresses[first], addresses[first + 1] = x_at, y_at + d * P
+            first += self.each
+        threads.run(self.program.address, self.at, self.workspace.address, self.program.count)
+        return y, finals, []

@@ -1,0 +1,130 @@
+"""Where the matrices of a call are: which of its addresses, and how far from there.
+
+A layer's own call has few addresses, for the tape of a direction is in one tensor. A walk from given wx on has one for
+each matrix, for they may be parts of others.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+from .target import Form
+
+WORKSPACE, BOUNDS, FIRST = 0, 1, 2  # the first addresses of any call
+
+
+class Where(NamedTuple):
+    """A place in the matrices of a direction: so many numbers from the beginning of one of them."""
+
+    direction: int
+    name: str
+    numbers: int = 0
+    k: int = 0  # of which state or parameter
+
+
+WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr")
+PANELS = ("r_panels", "w_panels", "p_panels")  # R, W and the projection, packed, if not into the workspace
+GRADIENTS = ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
+
+
+class Table(ABC):
+    size: int  # how many addresses there are
+
+    @abstractmethod
+    def find(self, where: Where) -> tuple[int, int]:
+        """The number of an address, and how many numbers from there the matrix begins."""
+
+
+@dataclass(frozen=True)
+class OfLayer(Table):
+    """bounds, per state given, per state last; then per direction: OF_DIRECTION, params, d_params
+
+    given and last are (D, B, .): what the walk starts from, or 0; and where it arrives.
+    """
+
+    form: Form
+    D: int
+    B: int
+    widths: Sequence[int]  # of the states
+    in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction: (matrix, state) -> numbers before it in the tape
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return FIRST + 2 * self.form.S + self.D * self.each
+
+    @cached_property
+    def each(self) -> int:
+        return len(OF_DIRECTION) + 2 * self.form.K
+
+    def find(self, where: Where) -> tuple[int, int]:
+        d, name, _, k = where
+        S, K, start = self.form.S, self.form.K, FIRST + 2 * self.form.S + where.direction * self.each
+        if name in ("given", "last"):
+            return FIRST + k + (S if name == "last" else 0), d * self.B * self.widths[k]
+        if name in ("params", "d_params"):
+            return start + len(OF_DIRECTION) + k + (K if name == "d_params" else 0), 0
+        if name in OF_DIRECTION:
+            return start + OF_DIRECTION.index(name), 0
+        tape = "d_tape" if name in ("d_gates", "d_extra") else "tape"
+        return start + OF_DIRECTION.index(tape), self.in_tape[d][name.removeprefix("d_"), k]
+
+
+# x; rows: h for the caller, or d_ of it; the tape, and where the way back writes: it, or a tensor beside it; before:
+# the h that each step starts from, if it is not in the tape as it should be
+OF_DIRECTION = ("x", "rows", "d_x", "tape", "d_tape", "before", "d_projected", *WEIGHTS, *PANELS, *GRADIENTS)
+
+
+class Direction(NamedTuple):
+    """The addresses of a walk from given wx on; 0 for what is not there."""
+
+    rows: int = 0
+    d_projected: int = 0
+    wx: int = 0  # these six as in records/walk.py
+    gates: int = 0
+    extra: int = 0
+    raw: int = 0
+    d_gates: int = 0
+    d_extra: int = 0
+    w_hh: int = 0
+    b_hh: int = 0
+    w_hr: int = 0
+    r_panels: int = 0
+    p_panels: int = 0
+    states: Sequence[int] = ()  # per state
+    old: Sequence[int] = ()
+    initial: Sequence[int] = ()
+    given: Sequence[int] = ()
+    last: Sequence[int] = ()
+    source: Sequence[int] = ()
+    params: Sequence[int] = ()  # per parameter
+    d_params: Sequence[int] = ()
+
+    def flat(self, form: Form) -> list[int]:
+        single, groups = list(self[:BY_STATE]), self[BY_STATE:]
+        counts = [form.S] * (BY_PARAM - BY_STATE) + [form.K] * (len(self) - BY_PARAM)
+        return [*single, *chain(*[g or (0,) * n for g, n in zip(groups, counts, strict=True)])]  # type: ignore
+
+
+BY_STATE, BY_PARAM = Direction._fields.index("states"), Direction._fields.index("params")
+
+
+@dataclass(frozen=True)
+class OfWalk(Table):
+    """bounds, then those of Direction"""
+
+    form: Form
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return FIRST + BY_STATE + (BY_PARAM - BY_STATE) * self.form.S + 2 * self.form.K
+
+    def find(self, where: Where) -> tuple[int, int]:
+        field, S, K = Direction._fields.index(where.name), self.form.S, self.form.K
+        if field >= BY_PARAM:
+            field = BY_STATE + (BY_PARAM - BY_STATE) * S + (field - BY_PARAM) * K + where.k
+        elif field >= BY_STATE:
+            field = BY_STATE + (field - BY_STATE) * S + where.k
+        return FIRST + field, 0
