@@ -185,6 +185,21 @@ def test_a_choice_of_the_author_is_taken() -> None:
     assert derivative_deviation(cell, 1, torch.Generator().manual_seed(1)) < 1e-14
 
 
+def test_a_comparison_is_not_kept() -> None:
+    """It would be enough for the derivative of relu, but it is not a number."""
+    cell = make(step=lambda wx, rh, state, ops: state[0] + 2.0 * ops.relu(wx[0] + rh[0]))
+    assert trace(cell).saved == ("a",)
+    assert "<=" not in trace(cell).step
+
+
+def test_what_is_saved_may_have_the_name_of_an_input_that_it_is_not() -> None:
+    def step(wx, rh, state, ops):
+        twice = 2.0 * wx[0]
+        return (twice + rh[0],), (twice,)
+
+    assert compiled(trace(make(step=step, saved=("rh_a",))).step, floats)(1.0, 5.0, 0.0) == (7.0, 2.0)
+
+
 def test_a_function_is_kept_where_there_is_room() -> None:
     """One number would do, the sum; but there are two columns, and a tanh costs more than a column."""
 
