@@ -3,6 +3,9 @@
 import inspect
 import json
 import math
+import mmap
+import os
+import platform
 import re
 import sys
 from collections.abc import Iterator
@@ -15,13 +18,14 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait import layers as plait_layers
-from plait.bench import QUESTIONS, asked, batch, bucketing, language, layers, ragged, steps
+from plait.bench import QUESTIONS, allocators, asked, batch, bucketing, language, layers, ragged, steps
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
 from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
 
+needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is not glibc")
 TINY = "2,3,4,5,1 3,2,1,4,2"
 
 
@@ -152,7 +156,8 @@ def test_layers(plait, options: list[str]) -> None:
     rows = result["rows"]
     assert [(row["shape"], row["cell"]) for row in rows] == [(s, c) for s in TINY.split() for c in ("gru", "lstm")]
     for row in rows:
-        assert set(row) >= {*layers.TIMES, *layers.REST}
+        assert set(row) >= {*layers.TIMES, *layers.REST, *layers.PAGES}
+        assert row["malloc"] == "default"
         assert 0 < row["low"] <= row["faster"] <= row["high"]
         assert 0.1 < row["faster"] * row["plait ms"] / row["torch ms"] < 10  # two kinds of median
         case = Case(row["cell"], *map(int, row["shape"].split(",")))
@@ -162,6 +167,60 @@ def test_layers(plait, options: list[str]) -> None:
         assert row["engine"] == ("torch:steps" if options else "fused")
         for name in ("torch", "plait"):
             assert (row[f"{name} MB"] < 100) if sys.platform == "linux" else (row[f"{name} MB"] is None)
+
+
+def settings_of_malloc(*_: object) -> tuple[list[layers.Row], list[str]]:
+    row = {"shape": "1,1,1,1,1", "cell": "gru", "slower": False, "deviation": 0.0, "where": "here"}
+    return [{**row, "threads": torch.get_num_threads(), "faster": os.environ.get("MALLOC_TRIM_THRESHOLD_")}], []
+
+
+def lost(*_: object) -> None:
+    os._exit(1)
+
+
+@needs_glibc
+def test_malloc_is_tuned_in_a_process_of_its_own(monkeypatch) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "7")
+    torch.set_num_threads(3)
+    monkeypatch.setattr(layers, "measured", settings_of_malloc)
+    for malloc, setting in (("tuned", str(1 << 32)), ("default", None)):
+        (row,) = layers.measure(None, "gru", None, "auto", False, malloc, 5, 0).rows
+        assert (row["malloc"], row["faster"], row["threads"]) == (malloc, setting, 3)
+    assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
+    assert os.environ["MALLOC_MMAP_THRESHOLD_"] == "7"
+    with pytest.raises(PlaitError, match="ended from outside"):
+        allocators.tuned(lost)
+
+
+@needs_glibc
+@pytest.mark.slow
+def test_torch_touches_fresh_pages_unless_malloc_is_tuned() -> None:
+    """Why a large LSTM of torch is slow as it comes."""
+    faults = {}
+    for malloc in ("default", "tuned"):
+        (row,) = layers.measure("64,128,128,256,1", "lstm", None, "auto", False, malloc, 5, 0).rows
+        faults[malloc] = row["torch faults"], row["plait faults"]
+    assert faults["default"][0] > 1000
+    assert max(faults["default"][1], *faults["tuned"]) < 20
+
+
+def test_a_malloc_that_cannot_be_tuned(monkeypatch, refused) -> None:
+    monkeypatch.setattr(allocators.platform, "libc_ver", lambda: ("", ""))
+    assert "malloc 'tuned' is a setting of glibc" in refused("bench", "layers", "--malloc", "tuned")
+
+
+def test_fresh_pages_are_counted() -> None:
+    class Fresh(steps.Step):
+        def __call__(self) -> None:
+            mmap.mmap(-1, 100 * mmap.PAGESIZE).write(b"1" * 100 * mmap.PAGESIZE)
+
+    faults, system = steps.pages(Fresh(torch.nn.Identity(), torch.ones(1), torch.ones(1)), 5)
+    if sys.platform == "win32":
+        assert (faults, system) == (None, None)
+    else:
+        assert faults >= 100
+        assert system >= 0
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch:steps", "fused"])
@@ -205,11 +264,12 @@ def test_layers_on_a_narrow_terminal(plait, monkeypatch) -> None:
     shape = "1000,10,1000,1000,1"
     times = {"torch ms": 1234.5, "plait ms": 1034.5, "faster": 1.2345, "low": 0.98765, "high": 1.34567}
     rest = {"GFLOP/s": 123.456, "torch MB": 1234.5, "plait MB": 999.87, "deviation": 1.23456e-7}
-    row = {"shape": shape, "cell": "lstm", **times, **rest, "where": "d_weight_hh_l0", "slower": False}
+    pages = {"torch faults": 123456.0, "plait faults": 1234.5, "torch sys": 1234.5, "plait sys": 0.0123}
+    row = {"shape": shape, "cell": "lstm", **times, **rest, **pages, "where": "d_weight_hh_l0", "slower": False}
     monkeypatch.setattr(layers, "compare", lambda *_: row)
     out = plait("bench", "layers", "--shapes", shape, "--cells", "lstm")[1]
     found = [line for line in out.splitlines() if line.startswith(("shape ", shape))]
-    assert [len(line.split()) for line in found] == [8 + 2, 8, 6 + 2, 6]  # some names are two words
+    assert [len(line.split()) for line in found] == [8 + 2, 8, 6 + 2, 6, 6 + 4, 6]  # some names are two words
     assert max(map(len, found)) <= 80
 
 
@@ -242,7 +302,7 @@ def test_random_shapes_from_the_command_line(plait, monkeypatch) -> None:
     assert [row["faster"] for row in rows] == sorted(row["faster"] for row in rows)
     assert out.count(rows[0]["shape"]) >= 2
     printed = [line for line in out.splitlines() if re.match(r"\d+,", line)]
-    assert len(printed) == 2
+    assert len(printed) == 3  # a line of each table
 
 
 def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
@@ -325,6 +385,10 @@ def test_phases(plait) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
+        (
+            ["layers", "--malloc", "tune"],
+            "malloc 'tune' is not known: did you mean 'tuned'? Expected one of default, tuned",
+        ),
         (["layers", "--shapes", "32,12"], "shape '32,12': expected B,T,I,H,layers, each 1 to 99999, such as"),
         (["layers", "--shapes", "1,1,1,1,1 2,2,2,2,0"], "shape '2,2,2,2,0': expected"),
         (["layers", "--shapes", "1,1,1,1,100000"], "shape '1,1,1,1,100000': expected"),

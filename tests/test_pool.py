@@ -293,7 +293,9 @@ def test_a_workspace_belongs_to_who_has_it() -> None:
     assert one is not other
     pool.put(one)
     assert pool.workspace(1000) is one
-    assert pool.workspace(3 << 20).size == 4 << 20
+    pool.put(larger := pool.workspace(3 << 20))
+    assert pool.workspace(10) is larger
+    assert pool.workspace(1 << 30).size == 1 << 30
 
 
 def test_without_counts_tensors_are_torchs_own_and_workspaces_are_kept(monkeypatch) -> None:

@@ -11,9 +11,10 @@ import torch
 from .. import cells, engines
 from ..errors import PlaitError, between
 from ..ladder.compare import deviation, outputs_and_gradients
+from . import allocators
 from .options import ABOUT_SHAPES, CellNames, Engine, Repeats, Seed
 from .report import Report, check, tracked
-from .steps import Case, contenders, extra_memory, parse_cells, parse_shapes, race
+from .steps import Case, contenders, extra_memory, pages, parse_cells, parse_shapes, race
 
 SHAPES = (
     "32,12,1,32,1 1,128,64,64,1 32,128,64,64,1 100,128,9,100,2 64,128,128,256,1 100,128,1000,100,1 20,35,200,200,2 "
@@ -25,6 +26,7 @@ AGAIN = 3  # times as many repeats for what seems slower
 PRINTED = 10  # of the random shapes
 TIMES = ("shape", "cell", "torch ms", "plait ms", "faster", "low", "high", "GFLOP/s")
 REST = ("shape", "cell", "torch MB", "plait MB", "deviation", "where")
+PAGES = ("shape", "cell", "torch faults", "plait faults", "torch sys", "plait sys")
 Row = dict[str, Any]
 
 
@@ -44,6 +46,7 @@ def draw(count: int, names: Sequence[str], seed: int) -> list[Case]:
 def compare(case: Case, engine: str, repeats: int, input_gradient: bool) -> Row:
     pair = contenders(case, engine, input_gradient)
     theirs, ours, faster = race(pair, repeats)
+    faults, system = zip(*(pages(pair[name], repeats) for name in ("torch", "plait")), strict=True)
     memory = {name: extra_memory(step) for name, step in pair.items()}
     found, expected = (outputs_and_gradients(pair[name].layer, pair[name].x, None) for name in ("plait", "torch"))
     largest, where = deviation(found, expected)
@@ -63,6 +66,10 @@ def compare(case: Case, engine: str, repeats: int, input_gradient: bool) -> Row:
         "plait MB": memory["plait"],
         "deviation": largest,
         "where": where,
+        "torch faults": faults[0],
+        "plait faults": faults[1],
+        "torch sys": system[0],
+        "plait sys": system[1],
     }
 
 
@@ -79,35 +86,51 @@ def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: boo
     ]
 
 
+def measured(
+    cases: Sequence[Case], at_random: bool, engine: str, repeats: int, input_gradient: bool, seed: int
+) -> tuple[list[Row], list[str]]:
+    """-> the rows, and what is to be said about them"""
+    torch.manual_seed(seed)
+    if at_random:
+        return search(cases, engine, repeats, input_gradient)
+    return [compare(case, engine, repeats, input_gradient) for case in tracked(cases)], []
+
+
 def measure(
     shapes: Annotated[str | None, f"{ABOUT_SHAPES}  (default: ten from small to large)"] = None,
     cells: CellNames = "lstm,gru,rnn",
     random: Annotated[int | None, "Measure this many random shapes, and print the worst.", "N"] = None,
     engine: Engine = "auto",
     input_gradient: Annotated[bool, "The gradient of the input, too."] = False,
+    malloc: Annotated[str, "default, or tuned: glibc is told to keep its memory."] = "default",
     repeats: Repeats = 9,
     seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
     names = parse_cells(cells)
     engines.check(engine)
-    torch.manual_seed(seed)
-    remarks = ["shape: B,T,I,H,layers. faster: torch's time over plait's, the median and the quartiles of the pairs."]
+    run = allocators.get(malloc)
     if random is None:
         cases = parse_shapes(SHAPES if shapes is None else shapes, names)
-        rows = [compare(case, engine, repeats, input_gradient) for case in tracked(cases)]
     elif shapes is not None:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:
         between("random", random, 1, 10_000)
-        rows, more = search(draw(random, names, seed), engine, repeats, input_gradient)
-        remarks += more
+        cases = draw(random, names, seed)
+    rows, more = run(measured, cases, random is not None, engine, repeats, input_gradient, seed)
+    rows = [{**row, "malloc": malloc} for row in rows]
     gradients = "of parameters and input" if input_gradient else "of the parameters"
     return Report(
         f"How much faster is a training step (forward, backward, gradients {gradients}) than torch.nn's?",
-        [TIMES, REST],
+        [TIMES, REST, PAGES],
         rows,
-        [*remarks, "MB: the peak of a step beyond what was there before it.", *verdict(rows)],
+        [
+            "shape: B,T,I,H,layers. faster: torch's time over plait's, the median and the quartiles of the pairs.",
+            *more,
+            "MB: the peak of a step beyond what was there before it.",
+            f"faults, sys: pages that a step touches first, and ms of system time; {allocators.ABOUT[malloc]}.",
+            *verdict(rows),
+        ],
         None if random is None else PRINTED,
     )
 

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 
 from .. import cells, layers
 from ..errors import PlaitError, unknown
+from ..kernels import pool
 from ..tasks.memory import check_layer
 from .report import Timing, interleaved, ratio, timing
+
+if sys.platform != "win32":
+    import resource
 
 TORCH: dict[str, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
@@ -114,6 +118,7 @@ def extra_memory(step: Step) -> float | None:
         return None
     step.clear()
     gc.collect()  # garbage that is freed in the middle of the step would make its peak look smaller
+    pool.release()  # the step has to take all that it needs
     trim(0)
     try:
         before = resident("VmRSS")
@@ -125,7 +130,19 @@ def extra_memory(step: Step) -> float | None:
 
 
 def give_back() -> Callable[[int], Any] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    return pool.of_libc("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
+
+
+def pages(step: Step, repeats: int) -> tuple[float, float] | tuple[None, None]:
+    """Pages that a step touches for the first time, and milliseconds that the system works for it; None on Windows."""
+    if sys.platform == "win32":
+        return None, None
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    for _ in range(repeats):
+        step()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return (after.ru_minflt - before.ru_minflt) / repeats, (after.ru_stime - before.ru_stime) / repeats * 1e3
 
 
 def resident(field: str) -> int:  # kB

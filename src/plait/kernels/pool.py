@@ -123,13 +123,14 @@ class Pool:
 
     # --- for the time of a call
     def workspace(self, size: int) -> Block:
-        """At least so many bytes, for the caller alone until they are put back. Pages that nobody touches are free."""
+        """At least so many bytes, for the caller alone until they are put back. One serves all calls that need no more
+        than it has, down to a sixteenth: so the largest is there once, not beside the smaller ones.
+        """
         if size <= LEAST_WORKSPACE:
             with suppress(IndexError):  # the first one, or other threads have the rest
                 return self.small.pop()
             return Block(LEAST_WORKSPACE, SMALL)
-        bits = (size - 1).bit_length()
-        return self.take(1 << bits, -bits)
+        return self.take(size, -(size.bit_length() // 4))
 
     def take(self, size: int, shelf: int) -> Block:
         blocks = self.shelves.get(shelf) or EMPTY
