@@ -24,6 +24,7 @@ from plait.bench.steps import Case
 from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
+from plait.errors import PlaitError
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is not glibc")
 TINY = "2,3,4,5,1 3,2,1,4,2"

@@ -24,7 +24,7 @@ from .tape import Room, Tape
 
 MOST_PROGRAMS = 1024
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: with less to do, one thread does it alone
-WITHOUT_TAPE = 1 << 20  # bytes of gates that are held at a time if nothing is kept
+WITHOUT_TAPE = 1 << 22  # bytes of gates that are held at a time if nothing is kept
 
 
 known = lru_cache(MOST_PROGRAMS)(Room)  # not for sizes that torch.compile has left open
@@ -179,7 +179,7 @@ class FusedEngine(Engine):
         p, N = ps[0], layout.N
         (GH, I), P, stride, size = p.weights.w_ih.shape, p.P, y.shape[-1], x.element_size()
         batch, form, stateful = finals[0].shape[1], self.form(p, dt), given is not None
-        project = p.lasting or ours(self.schedule, N, GH, I)
+        project = ours(self.schedule, N, GH, I, packed=p.lasting)
         program = self.program(
             lambda layer: layer.forward(project=project, stateful=stateful, stride=stride),
             N * len(ps) * GH * (P + I if project else P),
@@ -267,7 +267,7 @@ class FusedEngine(Engine):
         program.run(addresses)
         if p.lasting:
             for q in mine:
-                q.done(True, with_w=needs.x)
+                q.done(True, with_w=needs.x and ours(self.schedule, N, I, GH, packed=True))
         derivatives = []
         for d, (way, d_w) in enumerate(zip(ways, d_weights, strict=True)):
             if form.K:
@@ -311,7 +311,7 @@ class FusedEngine(Engine):
     ) -> None:
         """What torch does better, when the walk is done. `first`: d_x has nothing in it yet."""
         w, N, (GH, I), P = p.weights, x.shape[0], p.weights.w_ih.shape, p.P
-        if d_x is not None and not (p.lasting or ours(self.schedule, N, I, GH)):
+        if d_x is not None and not ours(self.schedule, N, I, GH, packed=p.lasting):
             d_x.addmm_(g.d_wx, w.w_ih, beta=0 if first else 1)
         biases = d_w[2:4] if w.b_ih is not None else (None, None)
         if not ours(self.schedule, GH, I, N, outer=True) or d_w[0] is None:

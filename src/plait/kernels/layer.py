@@ -91,7 +91,7 @@ class Layer:
         for d in range(self.D):
             wanted, gates = needs[d], Where(d, "d_gates")
             complete = not form.projected or not wanted[4 if self.bias else 2]  # or else torch must do the rest
-            if needs_x and (self.packs.kept or ours(self.schedule, N, I, GH)):
+            if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.kept):
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
                 program.panels(at, Where(d, "w_panels") if self.packs.kept else None, ready=self.packs.w)
                 if self.unites:
@@ -204,10 +204,10 @@ class Layer:
         program.finish(self.layout.shares(parts), shared)
 
 
-def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False) -> bool:
+def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False, packed: bool = False) -> bool:
     """Whether the launch does the product (M, K) (K, N) itself: small ones, for one call less, and those that torch.mm
-    is slow at: thin ones, and long sums for so many rows that packing pays, while the last cache holds the panels. But
-    sums over all steps (outer) torch.mm does as well.
+    is slow at: thin ones; few rows, if the panels are packed; and long sums for so many rows that packing pays, while
+    the last cache holds the panels. But sums over all steps (outer) torch.mm does as well.
     """
     long = min(M, K) >= LONG and N * K <= PANELS and not outer
-    return M * N * K < SMALL or N < THIN or long or not schedule.torch_mm
+    return M * N * K < SMALL or N < THIN or long or (packed and M < LONG) or not schedule.torch_mm
