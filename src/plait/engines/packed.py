@@ -46,16 +46,25 @@ class Packed(Prepared):
         """Of R, W and the projection. They are made when they are first asked for."""
         if not self.lasting:
             return NO_PANELS
-        if ("r", back) not in self.panels:
-            GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
-            shapes = {"r": (1, P, GH) if back else (form.G, H, P), "w": (1, I, GH) if back else (1, GH, I)}
-            if form.projected:
-                shapes["p"] = (1, H, P) if back else (1, P, H)
-            for name, (each, columns, depth) in shapes.items():
-                numbers = -(-columns // width) * each * (depth + 1) * width
-                self.panels[name, back] = pool.empty(self.weights.w_ih, numbers)
+        if not self.panels:
+            self.make_panels(form)
         found = [self.panels["r", back].data_ptr(), self.panels["w", back].data_ptr()]
         return [*found, self.panels["p", back].data_ptr() if form.projected else 0]
+
+    def make_panels(self, form: Form) -> None:
+        """In one piece of memory: large ones lie on large pages."""
+        GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
+        shapes = {
+            ("r", False): (form.G, H, P),
+            ("w", False): (1, GH, I),
+            ("r", True): (1, P, GH),
+            ("w", True): (1, I, GH),
+        }
+        if form.projected:
+            shapes |= {("p", False): (1, P, H), ("p", True): (1, H, P)}
+        sizes = [-(-columns // width) * each * (depth + 1) * width for each, columns, depth in shapes.values()]
+        memory = pool.empty(self.weights.w_ih, sum(sizes))
+        self.panels = dict(zip(shapes, memory.split(sizes), strict=True))
 
 
 NO_PANELS = [0, 0, 0]

@@ -59,7 +59,10 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
         return emit.splat(build.load(emit.at(build.add(row_at[r], in_a), target.number)))
 
     def weights(p: int, v: int) -> ir.Value:
-        return emit.load(emit.offset(build.add(panel_at[p], in_panel), v * target.lanes))
+        at = emit.offset(build.add(panel_at[p], in_panel), v * target.lanes)
+        if target.ahead:
+            emit.prefetch(build.add(at, ir.Constant(I64, target.ahead)), to_write=False, near=2)
+        return emit.load(at)
 
     def add(r: int, p: int, v: int, x: ir.Value, w: ir.Value) -> None:
         total = emit.intrinsic(f"llvm.fma.{target.suffix}", target.vector, x, w, sums[r, p, v])

@@ -82,11 +82,12 @@ class Emitter:
         order = ir.Constant(ir.VectorType(I32, last - first), [ir.Constant(I32, k) for k in range(first, last)])
         return self.build.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
 
-    def prefetch(self, address: ir.Value) -> None:
+    def prefetch(self, address: ir.Value, *, to_write: bool = True, near: int = 3) -> None:
+        """near: 3 for the first cache, 2 for the second."""
         kind = ir.IntType(8).as_pointer()
-        to_write, near, data = (ir.Constant(I32, k) for k in (1, 3, 1))
+        writes, level, data = (ir.Constant(I32, k) for k in (int(to_write), near, 1))
         pointer = self.build.inttoptr(address, kind)
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), pointer, to_write, near, data)
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), pointer, writes, level, data)
 
     def read(self, addresses: Sequence[ir.Value], mask: ir.Value | None = None) -> "Vector":
         return Vector(self, tuple(self.load(a, mask) for a in addresses))
