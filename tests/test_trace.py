@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.check import derivative_deviation
 
 from plait import PlaitError
 from plait.cells import CELLS, Cell
@@ -18,6 +17,7 @@ from plait.cells.graph import Graph, Node, Refused, TracedOps, adjoints, in_orde
 from plait.cells.keep import choose, reached_from, smallest_cut
 from plait.cells.ops import floats, tensors
 from plait.cells.trace import CannotTrace, compiled, trace, why_untraceable
+from plait.ladder.rungs import derivative_deviation
 from some_cells import MGU, SOME, BackwardsMGU, Choosy, Decay, PeepholeLSTM
 
 

@@ -12,7 +12,7 @@ from ..data import series
 from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
-from ..layers import layer
+from ..layers import layer, packed
 from ..training.run import Run
 from .base import NamedTask, Table
 from .memory import check_training, check_use
@@ -150,7 +150,9 @@ class Forecast(NamedTask):
             raise PlaitError(f"{len(values)} values are too few to forecast from: season + window need {needed}.")
         changes = self.scale.apply(values[-needed:])
         x = torch.from_numpy(changes).float().unsqueeze(0)  # (1, window)
-        return self.scale.extend(values, self.model.forecast(x, steps)[0].double().numpy())
+        with packed(self.model):
+            following = self.model.forecast(x, steps)[0]
+        return self.scale.extend(values, following.double().numpy())
 
     def evaluate(self) -> dict[str, Any]:
         """The test part, a horizon at a time, each from the true values before it.
@@ -160,7 +162,8 @@ class Forecast(NamedTask):
         values, h = self.data.values, self.settings.horizon
         blocks = [(o, min(h, len(values) - o)) for o in range(self.test_from, len(values), h)]
         truth = values[self.test_from :]
-        model = np.concatenate([self.ahead(values[:o], steps) for o, steps in blocks])
+        with packed(self.model):
+            model = np.concatenate([self.ahead(values[:o], steps) for o, steps in blocks])
         naive = np.concatenate([series.seasonal_naive(values[:o], self.season, steps) for o, steps in blocks])
         drift = np.concatenate([self.scale.extend(values[:o], np.zeros(steps)) for o, steps in blocks])
         return {

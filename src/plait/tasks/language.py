@@ -14,7 +14,7 @@ from ..data.sampler import Sampler
 from ..data.text import UNK
 from ..data.text_batches import Batch, Streams, grouped, sentences
 from ..errors import PlaitError, between
-from ..layers import state_of, states_of
+from ..layers import packed, state_of, states_of
 from ..layout import Layout
 from ..training.run import Run
 from ..training.settings import check_seed
@@ -115,10 +115,11 @@ class Language(NamedTask):
         """The mean of -log p over all tokens of a part: one stream from end to end, or each sentence alone."""
         self.model.eval()
         total, state = 0.0, None
-        for batch in self.passes(part):
-            mean, after, count = self.nll(part, batch, state)
-            state = after if self.settings.by == "streams" else None
-            total += mean.item() * count
+        with packed(self.model):
+            for batch in self.passes(part):
+                mean, after, count = self.nll(part, batch, state)
+                state = after if self.settings.by == "streams" else None
+                total += mean.item() * count
         return total / len(self.corpus.parts[part].ids)
 
     def passes(self, part: str) -> Iterator[Batch]:
@@ -205,17 +206,18 @@ class Language(NamedTask):
             ids = ids[:-1]  # the prompt's line goes on
         written, state = [self.end, *ids], None
         new = torch.tensor(written)
-        for _ in range(length):
-            if self.settings.by == "sentences" and self.end in new:  # each sentence is by itself
-                last = int((new == self.end).nonzero()[-1])
-                new, state = new[last:], None
-            h, state = self.model(new, Layout(len(new), 1), state)
-            logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
-            if not logits.isfinite().all():
-                raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
-            logits[self.vocabulary.index[UNK]] = -math.inf
-            new = pick(logits, temperature, top, generator)
-            written.append(int(new))
+        with packed(self.model):
+            for _ in range(length):
+                if self.settings.by == "sentences" and self.end in new:  # each sentence is by itself
+                    last = int((new == self.end).nonzero()[-1])
+                    new, state = new[last:], None
+                h, state = self.model(new, Layout(len(new), 1), state)
+                logits = self.model.softmax.logits(h[-1:])[0]  # (V,)
+                if not logits.isfinite().all():
+                    raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
+                logits[self.vocabulary.index[UNK]] = -math.inf
+                new = pick(logits, temperature, top, generator)
+                written.append(int(new))
         return self.vocabulary.decode(written[1:])
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import PlaitError
+from ..layers import packed
 from .checkpoint import Progress, State
 from .reporter import Reporter, Silent
 from .run import Run
@@ -151,7 +152,7 @@ class Loop:
     def finish_epoch(self) -> None:
         task, state, settings, progress = self.task, self.state, self.settings, self.state.progress
         task.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), packed(task.model):
             validation = task.validate()
         if validation is not None and not math.isfinite(validation):
             raise diverged("the validation", validation, progress, self.run)
