@@ -1,7 +1,7 @@
 """A cell's step and its derivative on vector registers: the traced texts, run on vectors."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -19,44 +19,52 @@ def ops_of(form: Form) -> Any:
     return activations.double if form.target.double else activations.single
 
 
+class Row(NamedTuple):
+    """The row that a leaf works on."""
+
+    olds: ir.Value  # address of the addresses of the old states of the first row
+    r: ir.Value  # the row, counted from there
+    row: ir.Value  # its number in the matrices of the walk, or of the product
+    sequence: ir.Value
+    results: ir.Value  # address of its results in the scratch of the tile
+
+
 class Place:
-    """The addresses of one vector, or of as many as are computed side by side, in the matrices of a walk."""
+    """Some units of a row: one vector, or several that are computed side by side. It knows their addresses in the
+    matrices of the walk, or of the product.
+    """
 
     def __init__(
-        self,
-        form: Form,
-        build: ir.IRBuilder,
-        walk: ir.Value,
-        unit: ir.Value,
-        vectors: int,
-        count: ir.Value | None = None,
+        self, form: Form, build: ir.IRBuilder, owner: ir.Value, unit: ir.Value, vectors: int, count: ir.Value | None
     ) -> None:
-        self.form, self.build, self.walk, self.unit = form, build, walk, unit
+        self.form, self.build, self.owner, self.unit, self.vectors = form, build, owner, unit, vectors
         self.emit = Emitter(build, form.target)
         self.count, self.mask = count, None if count is None else self.emit.mask(count)
-        self.vectors, self.last = vectors, list[tuple[ir.Value, ir.Value]]()
+        self.written: list[tuple[ir.Value, ir.Value]] = []
         self.H = self.field(WALK.H)
 
     def field(self, index: int) -> ir.Value:
-        return self.word(self.walk, index)
+        """A word of the record of the walk, or of the product."""
+        return self.word(self.owner, index)
 
     def word(self, address: ir.Value, index: int) -> ir.Value:
         return self.build.load(self.build.gep(self.emit.at(address, I64), [ir.Constant(I64, index)]))
 
     def spread(self, address: ir.Value) -> list[ir.Value]:
+        """The address of each vector."""
         return [self.emit.offset(address, v * self.form.target.lanes) for v in range(self.vectors)]
 
     def number(self, base: ir.Value, index: ir.Value) -> list[ir.Value]:
         return self.spread(self.build.add(base, self.build.mul(index, ir.Constant(I64, self.form.target.size))))
 
-    def unit_of(self, base: ir.Value, row: ir.Value, width: ir.Value) -> list[ir.Value]:
-        """Column `unit` of a row of a matrix of that width."""
+    def units(self, base: ir.Value, row: ir.Value, width: ir.Value) -> list[ir.Value]:
+        """In a row of a matrix of that width."""
         return self.number(base, self.build.add(self.build.mul(row, width), self.unit))
 
     def column(self, base: int, row: ir.Value, columns: int, column: int) -> list[ir.Value]:
-        """Unit `unit` of one of the columns of H of a row: of a gate, say."""
+        """In a row that has several columns of H units: those of the gates, for example."""
         place = self.build.add(self.build.mul(row, ir.Constant(I64, columns)), ir.Constant(I64, column))
-        return self.unit_of(self.field(base), place, self.H)
+        return self.units(self.field(base), place, self.H)
 
     def saved(self, k: int, row: ir.Value) -> list[ir.Value]:
         G, E = self.form.G, self.form.E
@@ -65,65 +73,77 @@ class Place:
     def params(self) -> list[Vector]:
         return [self.read(self.number(self.field(WALK.PARAM + k), self.unit)) for k in range(self.form.K)]
 
+    def old(self, on: Row) -> list[Vector | float]:
+        """The old states. A step does not read an h that is projected."""
+        first: list[Vector | float] = [0.0] if self.form.projected else []
+        more = range(len(first), self.form.S)
+        return [*first, *(self.read(self.units(self.word(on.olds, k), on.r, self.H)) for k in more)]
+
     def with_source(self, value: Any, k: int, row: ir.Value, width: ir.Value) -> Any:
-        """What is added to a state, or to its d_, from outside; only in forms that are made for it."""
-        return value + self.read(self.unit_of(self.field(WALK.SOURCE + k), row, width)) if self.form.sourced else value
+        """A state, or its d_, and what is added to it from outside; only in forms that are made for it."""
+        return value + self.read(self.units(self.field(WALK.SOURCE + k), row, width)) if self.form.sourced else value
 
     def row_of_caller(self, row: ir.Value) -> list[ir.Value]:
         offset = self.build.mul(row, self.field(WALK.ROWS_STRIDE))
         return self.number(self.build.add(self.field(WALK.ROWS), offset), self.unit)
+
+    def row_of_product(self, row: ir.Value) -> list[ir.Value]:
+        """In a row of C."""
+        offset = self.build.mul(row, self.field(PRODUCT.C_ROW))
+        return self.number(self.build.add(self.field(PRODUCT.C), offset), self.unit)
+
+    def result(self, on: Row, panel: int = 0) -> Vector:
+        """What the tile has computed."""
+        return self.emit.read(self.spread(self.emit.offset(on.results, slot(self.form.target, panel, 0))))
 
     def read(self, addresses: list[ir.Value]) -> Vector:
         return self.emit.read(addresses, self.mask)
 
     def write(self, addresses: list[ir.Value], value: Vector | float) -> None:
         parts = value.parts if isinstance(value, Vector) else [self.emit.splat(value)] * len(addresses)
-        self.last += zip(addresses, parts, strict=True)
+        self.written += zip(addresses, parts, strict=True)
 
     def flush(self) -> None:
-        """Stores what was written: nothing is overwritten that is still to be read."""
+        """Stores the results last, so that nothing is overwritten before it is read."""
         if self.count is None:
-            for address, part in self.last:
+            for address, part in self.written:
                 self.emit.store(address, part)
         else:
-            self.emit.store_first(self.last, self.count)
+            self.emit.store_first(self.written, self.count)
 
 
-def emit_forward(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
+def emit_forward(at: Place, on: Row) -> None:
+    form, row = at.form, on.row
     G, S = form.G, form.S
     wx = [at.read(at.column(WALK.WX, row, G, g)) for g in range(G)]
-    rh = [at.emit.read(at.spread(at.emit.offset(scratch, slot(form.target, g, 0)))) for g in range(G)]
-    old = [0.0 if form.projected and k == 0 else at.read(at.unit_of(at.word(olds, k), r, at.H)) for k in range(S)]
-    result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *old, *at.params())
+    rh = [at.result(on, g) for g in range(G)]
+    result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *at.old(on), *at.params())
     new, saved = result[:S], result[S:]
     for k, value in enumerate(new):
         if k == 0 and form.projected:
-            at.write(at.unit_of(at.field(WALK.RAW), row, at.H), value)
+            at.write(at.units(at.field(WALK.RAW), row, at.H), value)
             continue
         value = at.with_source(value, k, row, at.H)
-        at.write(at.unit_of(at.field(WALK.STATES + k), row, at.H), value)
+        at.write(at.units(at.field(WALK.STATES + k), row, at.H), value)
         if k == 0:
             at.write(at.row_of_caller(row), value)
     for k, value in enumerate(saved):
         at.write(at.saved(k, row), value)
 
 
-def emit_backward(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
+def emit_backward(at: Place, on: Row) -> None:
+    form, row = at.form, on.row
     G, S = form.G, form.S
-    carry = [at.unit_of(at.field(WALK.CARRY + k), sequence, at.H) for k in range(S)]
-    back = at.emit.read(at.spread(scratch))
+    carry = [at.units(at.field(WALK.CARRY + k), on.sequence, at.H) for k in range(S)]
+    back = at.result(on)
     saved = [at.read(at.saved(k, row)) for k in range(len(form.trace.saved))]
-    old = [0.0 if form.projected and k == 0 else at.read(at.unit_of(at.word(olds, k), r, at.H)) for k in range(S)]
-    new = [at.read(at.unit_of(at.field(WALK.STATES + k), row, at.H)) for k in range(1, S)]
+    old = at.old(on)
+    new = [at.read(at.units(at.field(WALK.STATES + k), row, at.H)) for k in range(1, S)]
     if form.projected:
-        new.insert(0, at.read(at.unit_of(at.field(WALK.RAW), row, at.H)))
+        new.insert(0, at.read(at.units(at.field(WALK.RAW), row, at.H)))
         d_new = [back]
     else:
-        new.insert(0, at.read(at.unit_of(at.field(WALK.STATES), row, at.H)))
+        new.insert(0, at.read(at.units(at.field(WALK.STATES), row, at.H)))
         d_new = [at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
     d_new += [at.with_source(at.read(carry[k]), k, row, at.H) for k in range(1, S)]
     d = compiled(form.trace.vjp, ops_of(form))(*saved, *old, *new, *at.params(), *d_new)
@@ -136,73 +156,58 @@ def emit_backward(
         if not (form.projected and k == 0):
             at.write(carry[k], d_old[k])
     for k, value in enumerate(d_params):
-        total = at.unit_of(at.field(WALK.D_PARAM + k), sequence, at.H)
+        total = at.units(at.field(WALK.D_PARAM + k), on.sequence, at.H)
         at.write(total, at.read(total) + value)
 
 
-def emit_finish(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    """The last product belongs to the initial h."""
-    carry = at.unit_of(at.field(WALK.CARRY), sequence, at.field(WALK.P))
-    at.write(carry, at.read(carry) + at.emit.read(at.spread(scratch)))
+def emit_finish(at: Place, on: Row) -> None:
+    """The last product is part of d_ of the initial h."""
+    carry = at.units(at.field(WALK.CARRY), on.sequence, at.field(WALK.P))
+    at.write(carry, at.read(carry) + at.result(on))
 
 
-def emit_projected(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    """h is what the projection has made of it."""
-    h = at.with_source(at.emit.read(at.spread(scratch)), 0, row, at.field(WALK.P))
-    at.write(at.unit_of(at.field(WALK.STATES), row, at.field(WALK.P)), h)
-    at.write(at.row_of_caller(row), h)
+def emit_projected(at: Place, on: Row) -> None:
+    """The new h is the result of the projection."""
+    h = at.with_source(at.result(on), 0, on.row, at.field(WALK.P))
+    at.write(at.units(at.field(WALK.STATES), on.row, at.field(WALK.P)), h)
+    at.write(at.row_of_caller(on.row), h)
 
 
-def emit_d_projected(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    """d_ of h, all of it: what goes back through the projection."""
-    carry = at.unit_of(at.field(WALK.CARRY), sequence, at.field(WALK.P))
-    d_h = at.read(carry) + at.read(at.row_of_caller(row)) + at.emit.read(at.spread(scratch))
-    at.write(at.unit_of(at.field(WALK.D_PROJECTED), row, at.field(WALK.P)), d_h)
+def emit_d_projected(at: Place, on: Row) -> None:
+    """All of d_ of h, which then goes back through the projection."""
+    carry = at.units(at.field(WALK.CARRY), on.sequence, at.field(WALK.P))
+    d_h = at.read(carry) + at.read(at.row_of_caller(on.row)) + at.result(on)
+    at.write(at.units(at.field(WALK.D_PROJECTED), on.row, at.field(WALK.P)), d_h)
     at.write(carry, 0.0)
 
 
-def emit_touch(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    """Asks for the cache lines that the step will need while the tile is still busy: they lie a row apart, where no
-    prefetcher sees a pattern.
+def emit_touch(at: Place, on: Row) -> None:
+    """Prefetches the cache lines that the step will need, while the tile is computed. The processor would not do it by
+    itself: the lines are a whole row apart.
     """
+    form, row = at.form, on.row
     places = [at.column(WALK.GATES, row, form.G, g) for g in range(form.G)]
     places += [at.column(WALK.EXTRA, row, form.E, e) for e in range(form.E)]
-    places += [at.unit_of(at.field(WALK.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
+    places += [at.units(at.field(WALK.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
     places += [] if form.projected else [at.row_of_caller(row)]
     for addresses in places:
         at.emit.prefetch(addresses[0])
         at.emit.prefetch(at.emit.offset(addresses[-1], form.target.lanes - 1))  # which may be on another line
 
 
-def result_of_product(at: Place, row: ir.Value) -> list[ir.Value]:
-    """Column `unit` of a row of C."""
-    offset = at.build.mul(row, at.field(PRODUCT.C_ROW))
-    return at.number(at.build.add(at.field(PRODUCT.C), offset), at.unit)
+def emit_store(at: Place, on: Row) -> None:
+    at.write(at.row_of_product(on.row), at.result(on))
 
 
-def emit_store(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    at.write(result_of_product(at, row), at.emit.read(at.spread(scratch)))
-
-
-def emit_add(
-    form: Form, at: Place, olds: ir.Value, r: ir.Value, row: ir.Value, sequence: ir.Value, scratch: ir.Value
-) -> None:
-    c = result_of_product(at, row)
-    at.write(c, at.read(c) + at.emit.read(at.spread(scratch)))
+def emit_add(at: Place, on: Row) -> None:
+    c = at.row_of_product(on.row)
+    at.write(c, at.read(c) + at.result(on))
 
 
 def sums_function(module: ir.Module, form: Form, name: str) -> None:
-    """void name(to, from, bytes between rows of from, rows, columns, first): to[j] (+)= the sum of from[.][j]"""
+    """void name(to, from, bytes from row to row of from, rows, columns, first): to[j] = the sum of from[.][j]; added to
+    to[j] if first is 0.
+    """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
     to, origin, stride, rows, columns, first = function.args
     build = ir.IRBuilder(function.append_basic_block())
@@ -228,22 +233,23 @@ def sums_function(module: ir.Module, form: Form, name: str) -> None:
     build.ret_void()
 
 
-def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[..., None]) -> None:
-    """void name(walk, unit, left, olds, r, row, sequence, scratch, n): `emit` on n rows of the block that starts at
-    `unit` and has `left` units or more. `olds` holds the addresses of the first row's old states, if r is 0.
+def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[[Place, Row], None]) -> None:
+    """void name(owner, unit, left, olds, r, row, sequence, scratch, n): `emit` on n rows of the block that starts at
+    `unit`. left: units from there to the end of a row. The others are as in Row, for the first of the rows.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), name)
-    walk, unit, left, olds, r, row, sequence, scratch, n = function.args
+    owner, unit, left, olds, r, row, sequence, scratch, n = function.args
     build = ir.IRBuilder(function.append_basic_block())
     target = form.target
 
     def rows(vector: int, vectors: int, count: ir.Value | None = None) -> None:
         start = build.add(unit, ir.Constant(I64, vector * target.lanes))
         with cgutils.for_range(build, n) as loop:
-            at = Place(form, build, walk, start, vectors, count)
+            at = Place(form, build, owner, start, vectors, count)
             place = build.mul(loop.index, ir.Constant(I64, target.width * target.size))
-            result = at.emit.offset(build.add(scratch, place), vector * target.lanes)
-            emit(form, at, olds, *(build.add(i, loop.index) for i in (r, row, sequence)), result)
+            results = at.emit.offset(build.add(scratch, place), vector * target.lanes)
+            here = [build.add(first, loop.index) for first in (r, row, sequence)]
+            emit(at, Row(olds, here[0], here[1], here[2], results))
             at.flush()
 
     def at_least(value: ir.Value, bound: int) -> ir.Value:
