@@ -74,42 +74,42 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with that part which takes long to compile."""
-    compiler.walk()
-    name = f"{compiler.key('walk')}.o"
-    path = tmp_path_factory.mktemp("walk") / name
+    compiler.shared()
+    name = f"{compiler.key('shared')}.o"
+    path = tmp_path_factory.mktemp("shared") / name
     shutil.copy(cache.folder() / name, path)
     return path
 
 
 @pytest.fixture(scope="module")
-def first(walk: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A folder that one process has used, which found the walk there; and what that one printed."""
+def first(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A folder that one process has used, which found the shared loops there; and what that one printed."""
     folder = tmp_path_factory.mktemp("cache")
-    shutil.copy(walk, folder)
+    shutil.copy(shared, folder)
     return folder, *python(USE, PLAIT_CACHE=folder)
 
 
 @pytest.fixture
-def walk_only(walk: Path, tmp_path: Path) -> Path:
+def shared_only(shared: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "cache"
     folder.mkdir()
-    shutil.copy(walk, folder)
+    shutil.copy(shared, folder)
     return folder
 
 
 @pytest.fixture
-def leaf(first: tuple[Path, str, str], walk: Path) -> str:
+def leaf(first: tuple[Path, str, str], shared: Path) -> str:
     """The name of what the first process compiled."""
-    (name,) = set(names(first[0])) - {walk.name}
+    (name,) = set(names(first[0])) - {shared.name}
     return name
 
 
 def test_the_first_use_says_what_it_compiles(first, leaf: str) -> None:
     _, out, err = first
     assert compiled(err) == ["rnn in float32"]
-    assert "(kept for later)" in err
+    assert "(stored)" in err
     assert is_right(out)
     assert leaf.endswith(".o")
 
@@ -118,8 +118,8 @@ def test_the_first_use_says_what_it_compiles(first, leaf: str) -> None:
 def test_the_very_first_use_says_what_it_compiles(first, tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     out, err = python(USE, PLAIT_CACHE=folder)
-    assert compiled(err) == ["the walk through time", "rnn in float32"]
-    assert err.count("(kept for later)") == 2
+    assert compiled(err) == ["the shared loops", "rnn in float32"]
+    assert err.count("(stored)") == 2
     assert is_right(out)
     assert names(folder) == names(first[0])
     assert python(USE, PLAIT_CACHE=folder)[1] == ""
@@ -134,8 +134,8 @@ def test_the_second_is_silent_and_does_without_numba(first) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["leaf", pytest.param("everything", marks=pytest.mark.slow)])
-def test_two_processes_at_the_same_moment(wanted: str, first, walk_only: Path, tmp_path: Path) -> None:
-    folder = walk_only if wanted == "leaf" else tmp_path / "empty"
+def test_two_processes_at_the_same_moment(wanted: str, first, shared_only: Path, tmp_path: Path) -> None:
+    folder = shared_only if wanted == "leaf" else tmp_path / "empty"
     gate, ready = tmp_path / "gate", [tmp_path / "one", tmp_path / "two"]
     running = [start(USE, gate, path, PLAIT_CACHE=folder) for path in ready]
     try:
@@ -144,9 +144,9 @@ def test_two_processes_at_the_same_moment(wanted: str, first, walk_only: Path, t
         said = []
         for out, err in map(finish, running):
             assert is_right(out)
-            assert "not kept" not in err
+            assert "not stored" not in err
             said += compiled(err)
-        everything = ["the walk through time", "rnn in float32"]
+        everything = ["the shared loops", "rnn in float32"]
         assert sorted(said) == sorted(everything[1 if wanted == "leaf" else 0 :])  # each once, by one of them
     finally:
         for process in running:
@@ -187,22 +187,22 @@ def object_file(name: str) -> bytes:
     return machine.emit_object(llvm.parse_assembly(text))
 
 
-def test_a_damaged_file_is_compiled_again_also_after_a_kill(first, walk_only: Path, leaf: str) -> None:
+def test_a_damaged_file_is_compiled_again_also_after_a_kill(first, shared_only: Path, leaf: str) -> None:
     """The file is the size that it should be, with code that would crash. Nobody puts it right but who compiles it."""
     data = bytearray((first[0] / leaf).read_bytes())
     data[1000:5000] = bytes(4000)
-    (walk_only / leaf).write_bytes(data)
-    killed, says = start(USE, PLAIT_CACHE=walk_only), "plait: compiling rnn in float32"
+    (shared_only / leaf).write_bytes(data)
+    killed, says = start(USE, PLAIT_CACHE=shared_only), "plait: compiling rnn in float32"
     assert killed.stderr.read(len(says)) == says
     killed.kill()
     killed.communicate()
-    assert (walk_only / leaf).read_bytes() == data
-    assert names(walk_only) == names(first[0])
-    out, err = python(USE, PLAIT_CACHE=walk_only)
+    assert (shared_only / leaf).read_bytes() == data
+    assert names(shared_only) == names(first[0])
+    out, err = python(USE, PLAIT_CACHE=shared_only)
     assert compiled(err) == ["rnn in float32"]
     assert is_right(out)
-    assert names(walk_only) == names(first[0])
-    assert read(walk_only / leaf) is not None
+    assert names(shared_only) == names(first[0])
+    assert read(shared_only / leaf) is not None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -218,7 +218,7 @@ def test_no_damage_goes_unnoticed(damage: str, first, leaf: str, tmp_path: Path,
         return code
 
     for _ in range(2):
-        assert all(compiler.load("a test", "kept", build, compiler.NAMES).values())
+        assert all(compiler.load("a test", "kept", build, compiler.LEAVES).values())
     assert built == [damage]  # once
     assert (tmp_path / "kept.o").read_bytes() == data
     assert names(tmp_path) == ["kept.o"]
@@ -242,10 +242,10 @@ def test_what_cannot_be_kept_is_used_all_the_same(
     monkeypatch.setenv("PLAIT_CACHE", str(blocked(tmp_path)))
     before, code = names(tmp_path), read(first[0] / leaf)
     for _ in range(2):
-        assert all(compiler.load("a test", "kept", lambda: code, compiler.NAMES).values())
+        assert all(compiler.load("a test", "kept", lambda: code, compiler.LEAVES).values())
         err = capfd.readouterr().err
         assert compiled(err) == ["a test"]
-        assert "(not kept: [Errno " in err
+        assert "(not stored: [Errno " in err
     assert names(tmp_path) == before
 
 
@@ -281,7 +281,7 @@ def is_loaded(path: Path) -> bool:
         built.append(path)
         return code
 
-    assert all(compiler.load("a test", path.stem, build, compiler.NAMES).values())
+    assert all(compiler.load("a test", path.stem, build, compiler.LEAVES).values())
     return not built
 
 
@@ -292,7 +292,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(what: str, planted: Path,
     STRANGERS[what](planted.parent)
     assert not is_loaded(planted)
     err = capfd.readouterr().err
-    assert f"(not kept: {planted.parent} {what.strip()}" in err
+    assert f"(not stored: {planted.parent} {what.strip()}" in err
     assert "set PLAIT_CACHE to a folder of your own" in err
     assert planted.read_bytes() == before
     assert names(planted.parent) == ["kept.o"]
@@ -315,7 +315,7 @@ def test_what_is_no_file_is_not_read(kind: str, planted: Path) -> None:
     code = planted.rename(planted.parent / "elsewhere")
     {"link": lambda: planted.symlink_to(code), "pipe": lambda: os.mkfifo(planted), "folder": planted.mkdir}[kind]()
     built = []
-    compiler.load("a test", "kept", lambda: built.append(kind) or code.read_bytes()[:-32], compiler.NAMES)
+    compiler.load("a test", "kept", lambda: built.append(kind) or code.read_bytes()[:-32], compiler.LEAVES)
     assert built == [kind]
 
 
@@ -323,7 +323,7 @@ def test_the_folder_is_made_for_this_user_alone(first, leaf: str, tmp_path: Path
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path / "new"))
     before = os.umask(0o000)
     try:
-        compiler.load("a test", "kept", lambda: read(first[0] / leaf), compiler.NAMES)
+        compiler.load("a test", "kept", lambda: read(first[0] / leaf), compiler.LEAVES)
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -336,7 +336,7 @@ def test_a_user_without_a_home_compiles_in_memory(planted: Path, monkeypatch, ca
 
     monkeypatch.setattr(cache, "folder", nowhere)
     assert not is_loaded(planted)
-    assert "(not kept: Could not determine home directory." in capfd.readouterr().err
+    assert "(not stored: Could not determine home directory." in capfd.readouterr().err
 
 
 # --- other processes, other days -------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_whoever_waited_takes_what_the_other_compiled(planted: Path) -> None:
 
     def load() -> None:
         waiting.set()
-        found.append(compiler.load("a test", "kept", build, compiler.NAMES))
+        found.append(compiler.load("a test", "kept", build, compiler.LEAVES))
 
     found: list[dict[str, int]] = []
     thread = threading.Thread(target=load)
@@ -386,7 +386,7 @@ def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
     for name, days in ((old, 91), (used, 89), (fresh, 0), (left, 2), (new, 0), ("mine.o", 500), ("mine.partial", 500)):
         shutil.copy(planted, folder / name)
         os.utime(folder / name, (time.time() - days * day,) * 2)
-    compiler.load("a test", "other", lambda: read(planted), compiler.NAMES)
+    compiler.load("a test", "other", lambda: read(planted), compiler.LEAVES)
     assert names(folder) == sorted(
         [used, fresh, new, "mine.o", "mine.partial", "kept.o", "other.o", f"{'5' * 16}.partial"]
     )
@@ -397,8 +397,8 @@ def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
 @pytest.mark.slow
 def test_a_layer_where_nothing_can_be_kept() -> None:
     out, err = python(USE, PLAIT_CACHE="/dev/null/x")
-    assert compiled(err) == ["the walk through time", "rnn in float32"]
-    assert err.count("(not kept: ") == 2
+    assert compiled(err) == ["the shared loops", "rnn in float32"]
+    assert err.count("(not stored: ") == 2
     assert is_right(out)
 
 
@@ -415,7 +415,7 @@ def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch) -> No
         forked.wait()
         return read(kept)
 
-    thread = threading.Thread(target=compiler.load, args=("a test", "other", build, compiler.NAMES))
+    thread = threading.Thread(target=compiler.load, args=("a test", "other", build, compiler.LEAVES))
     thread.start()
     try:
         assert compiling.wait(PATIENCE)
@@ -478,11 +478,11 @@ def test_code_is_kept_per_processor(new_files, monkeypatch) -> None:
 
 
 def test_another_version_has_other_names(monkeypatch) -> None:
-    keys = {compiler.key("walk")}
+    keys = {compiler.key("shared")}
     version = compiler.version
     for name in ("numba", "llvmlite"):
         monkeypatch.setattr(compiler, "version", lambda n, name=name: version(n) + (".1" if n == name else ""))
-        keys.add(compiler.key("walk"))
+        keys.add(compiler.key("shared"))
     assert len(keys) == 3
 
 
@@ -496,16 +496,16 @@ def test_a_folder_that_cannot_be_written_to_is_read(planted: Path, monkeypatch) 
 
 
 def test_settings_of_numba_are_part_of_the_name(monkeypatch, empty_folder: Path) -> None:
-    keys = [compiler.key("walk")]
+    keys = [compiler.key("shared")]
     for value in ("0", "1"):
         monkeypatch.setenv("NUMBA_OPT", value)
-        keys.append(compiler.key("walk"))
+        keys.append(compiler.key("shared"))
     settings = empty_folder / ".numba_config.yaml"
     os.mkfifo(settings)  # nobody writes: it is not waited for
-    assert compiler.key("walk") == keys[-1]
+    assert compiler.key("shared") == keys[-1]
     settings.unlink()
     settings.write_text("opt: 2")
-    keys.append(compiler.key("walk"))
+    keys.append(compiler.key("shared"))
     assert len(set(keys)) == 4
 
 
@@ -514,14 +514,14 @@ def test_editing_any_text_of_the_kernels_gives_other_names(tmp_path: Path, monke
     copy = shutil.copytree(here, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(compiler, "__file__", str(copy / "compiler.py"))
     monkeypatch.setattr(compiler, "texts", compiler.texts.__wrapped__)  # read each time
-    keys, paths = [compiler.key("walk")], sorted(copy.rglob("*.py"))
+    keys, paths = [compiler.key("shared")], sorted(copy.rglob("*.py"))
     for path in paths:
         text = path.read_text()
         path.write_text(text + "\n")
-        keys.append(compiler.key("walk"))
+        keys.append(compiler.key("shared"))
         path.write_text(text)
     assert len(set(keys)) == 1 + len(paths) > 10
-    assert compiler.key("walk") == keys[0]
+    assert compiler.key("shared") == keys[0]
 
 
 def test_an_edited_step_gives_other_results() -> None:

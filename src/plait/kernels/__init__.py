@@ -1,22 +1,29 @@
 """What engine `fused` is made of.
 
+The code that runs, from the inside to the outside:
 target       the CPU at hand: its vectors and registers, as LLVM types
-schedule     what of the following can be turned off, to see what it buys
-vectors      numbers that emit LLVM instructions: the cells' own texts run on them
-activations  tanh and sigmoid from + - * / alone
+schedule     which optimisations are on: each can be turned off, to measure what it gains
+vectors      numbers that emit LLVM instructions: the text of a cell runs on them
+activations  the functions of a step (tanh, exp, ...), made of + - * / and operations on bits
 tile         a register tile: a few rows times a panel of weights
 pointwise    a cell's step and its derivative on vector registers
-leaves       those three as one module, for one cell and one kind of number
+leaves       the functions of tile and pointwise as one LLVM module, for one cell and one kind of number
 machine      what compiled loops do beside arithmetic: words in memory, tickets, barriers
+records      the arguments of a kernel: records of words, each with a name
 products     rows times panels, and products over all steps
 recurrence   the walk through time, forward and back
-native       all of this as machine code
-compiler     compiled when it is first needed
-cache        where machine code is kept
-job          what a kernel is told, word by word
+
+How it becomes machine code:
+objects      loops and leaves as object files
+compiler     loads an object file, and compiles it if it is not in the cache
+cache        the folder in which object files are stored
+
+How it is called:
+addresses    where the matrices of a call are
 program      a call, made ready once for all calls with the same shapes
-layer        what a program says about a layer
-split        how the threads share the work
-threads      who runs it: torch's own threads
-pages        large matrices on large pages
+layer        writes the program of a layer
+split        whether the threads share the batch or the units
+threads      torch's own threads, which run the kernels
+pool         memory that survives a step
+free_memory  how much memory the system has left
 """

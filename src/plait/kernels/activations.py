@@ -1,7 +1,7 @@
-"""The functions of a step for vectors, from + - * / and operations on bits: no call, no table, no branch.
+"""The functions of a step for vectors, made of + - * / and operations on bits: no call, no table, no branch.
 
-How exact they are is measured: `plait bench functions`, docs/kernels.md. NaN stays NaN, and the ends are torch's:
-exp(-inf) = 0, log(0) = -inf, log(-1) = sqrt(-1) = NaN. Numbers that are too small to have all their digits count as 0.
+`plait bench functions` measures their errors (docs/kernels.md). NaN stays NaN, and the limits are torch's:
+exp(-inf) = 0, log(0) = -inf, log(-1) = sqrt(-1) = NaN. Denormal numbers (below 1.2e-38 and 2.2e-308) count as 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Bits:
         return ir.Constant(self.kind, [ir.Constant(self.integer, value)] * self.target.lanes)
 
     def map(self, function: Callable[..., ir.Value], x: Vector, *others: Vector) -> Vector:
-        """The numbers whose bits are what `function` makes of those of the arguments."""
+        """Applies `function` to the bits of the numbers; the result is the bits of new numbers."""
         build = self.build
 
         def emit(*values: ir.Value) -> ir.Value:
@@ -62,7 +62,7 @@ class Single:
 
     digits, bias, root_half = 23, 127, 0x3F3504F3  # bits of a mantissa, of exponent 0, of sqrt(1/2)
     tiny = 2.0**-126  # the smallest number with all its digits
-    # exp(x) = 2^n exp(r): the first part of ln(2) has so few bits that n times it is exact. Cephes's polynomial.
+    # exp(x) = 2^n exp(r): the first part of ln(2) has few bits, so that n times it is exact. Polynomial of Cephes.
     ln2_high, ln2_low = 0.693359375, -2.12194440e-4
     exp_low, exp_high = -87.33654475, 88.7228317  # beyond: 0, infinity
     exp_terms: Sequence[float] = (
@@ -87,7 +87,7 @@ class Single:
     def tanh(self, x: Vector) -> Vector:
         x = x.clip(-LIMIT32, LIMIT32)
         s = x * x
-        result: Vector = x * (horner(s, P32) / horner(s, Q32))  # in this order the smallest x does not vanish
+        result: Vector = x * (horner(s, P32) / horner(s, Q32))  # in this order the smallest x does not become 0
         return result
 
     def sigmoid(self, x: Vector) -> Vector:
@@ -116,19 +116,19 @@ class Single:
 
     def exp_within(self, x: Vector) -> Vector:
         """2^n exp(r), |r| <= ln(2)/2, if the result is a number with all its digits."""
-        rounding = 1.5 * 2.0**self.digits  # adding it rounds to a whole number, in the low bits
+        rounding = 1.5 * 2.0**self.digits  # after adding it, the low bits are the nearest whole number
         shifted = x * LOG2_E + rounding
         n = shifted - rounding
         r = x - n * self.ln2_high - n * self.ln2_low
         e: Vector = horner(r, self.exp_terms)
         bits = Bits(x)
         scaled = bits.map(lambda a, b: bits.build.add(a, bits.build.shl(b, bits(self.digits))), e, shifted)
-        return where(r.compare("==", r), scaled, r)  # a NaN has bits of its own there
+        return where(r.compare("==", r), scaled, r)  # a NaN would lose its bits there
 
     def log(self, x: Vector) -> Vector:
         """x = 2^k m, m from sqrt(1/2) to sqrt(2)"""
         digits, one, bits = self.digits, self.bias << self.digits, Bits(x)
-        rounding = 1.5 * 2.0**digits  # what is added to its bits is added to the number
+        rounding = 1.5 * 2.0**digits  # adding n to its bits adds n to the number
         its_bits = (self.bias + digits << digits) + (1 << digits - 1)
         build = bits.build
 

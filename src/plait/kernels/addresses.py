@@ -1,7 +1,7 @@
-"""Where the matrices of a call are: which of its addresses, and how far from there.
+"""Where the matrices of a call are: which of its addresses, and how far behind it.
 
-A layer's own call has few addresses, for the tape of a direction is in one tensor. A walk from given wx on has one for
-each matrix, for they may be parts of others.
+The call of a layer has few addresses, because the tape of a direction is one tensor. A walk from given wx has an
+address for each matrix, because they may be parts of other tensors.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ WORKSPACE, BOUNDS, FIRST = 0, 1, 2  # the first addresses of any call
 
 
 class Where(NamedTuple):
-    """A place in the matrices of a direction: so many numbers from the beginning of one of them."""
+    """A place in one of the matrices of a direction: `numbers` numbers after its beginning."""
 
     direction: int
     name: str
@@ -26,7 +26,7 @@ class Where(NamedTuple):
 
 
 WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr")
-PANELS = ("r_panels", "w_panels", "p_panels")  # R, W and the projection, packed, if not into the workspace
+PANELS = ("r_panels", "w_panels", "p_panels")  # R, W and the projection, packed, if they are not in the workspace
 GRADIENTS = ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
 
 
@@ -35,14 +35,14 @@ class Table(ABC):
 
     @abstractmethod
     def find(self, where: Where) -> tuple[int, int]:
-        """The number of an address, and how many numbers from there the matrix begins."""
+        """The number of an address, and how many numbers after it the matrix begins."""
 
 
 @dataclass(frozen=True)
 class OfLayer(Table):
     """bounds, per state given, per state last; then per direction: OF_DIRECTION, params, d_params
 
-    given and last are (D, B, .): what the walk starts from, or 0; and where it arrives.
+    given and last are (D, B, .): the states that the walk starts from, or 0, and the place for those that it ends with.
     """
 
     form: Form
@@ -72,13 +72,13 @@ class OfLayer(Table):
         return start + OF_DIRECTION.index(tape), self.in_tape[d][name.removeprefix("d_"), k]
 
 
-# x; rows: h for the caller, or d_ of it; the tape, and where the way back writes: it, or a tensor beside it; before:
-# the h that each step starts from, if it is not in the tape as it should be
+# rows: h for the caller, or d_ of it. d_tape: where the way back writes, the tape itself or another tensor. before:
+# the h that each step starts from, if they are not one matrix in the tape
 OF_DIRECTION = ("x", "rows", "d_x", "tape", "d_tape", "before", "d_projected", *WEIGHTS, *PANELS, *GRADIENTS)
 
 
 class Direction(NamedTuple):
-    """The addresses of a walk from given wx on; 0 for what is not there."""
+    """The addresses of a walk from given wx; 0 for a matrix that does not exist."""
 
     rows: int = 0
     d_projected: int = 0
@@ -113,7 +113,7 @@ BY_STATE, BY_PARAM = Direction._fields.index("states"), Direction._fields.index(
 
 @dataclass(frozen=True)
 class OfWalk(Table):
-    """bounds, then those of Direction"""
+    """bounds, then the fields of Direction"""
 
     form: Form
 

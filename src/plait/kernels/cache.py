@@ -1,7 +1,7 @@
-"""Where machine code is kept: a folder of the user's own, in which nobody else can write.
+"""The folder in which machine code is stored. It is the user's own, and nobody else can write to it.
 
-Whoever can write there can have the user run any code. So a folder or a file of another user's, or one that others can
-write to, is not used: code is then compiled in memory, and a sentence says why.
+Anyone who can write to it can make the user run any code. So plait does not use a folder or a file that belongs to
+another user, or that others can write to. It then compiles in memory, and says why.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-PARTIAL = ".partial"  # ends the name of a file that is being written
-OURS = re.compile(rf"[0-9a-f]{{32}}\.o|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names that may be cleared away
-UNUSED = 90 * 86400  # seconds after which they are
+PARTIAL = ".partial"  # suffix of files that are being written
+OURS = re.compile(rf"[0-9a-f]{{32}}\.o|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names of files that may be deleted
+UNUSED = 90 * 86400  # seconds without use before a file is deleted
 DAY = 86400
-PATIENCE = 60  # seconds to wait for another process that compiles, once
-LOCK = ".lock"  # a file, for this user alone: whoever may read a folder could lock that
-_in_vain = False
+PATIENCE = 60  # seconds to wait for another process that compiles
+LOCK = ".lock"  # a file that only this user can open; anyone who can read the folder could lock the folder itself
+_in_vain = False  # this process has waited PATIENCE once, and does not wait again
 DIGEST = hashlib.sha256().digest_size
 
 
 def folder() -> Path:
-    """PLAIT_CACHE, or plait's own in the user's cache folder."""
+    """PLAIT_CACHE, or the folder `plait` in the user's cache folder."""
     if given := os.environ.get("PLAIT_CACHE"):
         return Path(given)
     if sys.platform == "darwin":
@@ -40,7 +40,7 @@ def folder() -> Path:
 
 
 def refusal(path: Path, found: os.stat_result) -> str | None:
-    """Why code from there may be somebody else's; None if it cannot be."""
+    """Why another user may have written it; None if nobody else can have."""
     me = os.geteuid()
     if found.st_uid not in (me, 0):
         return f"{path} belongs to user {found.st_uid}, expected user {me}"
@@ -50,18 +50,18 @@ def refusal(path: Path, found: os.stat_result) -> str | None:
 
 
 class Cache:
-    """The folder, opened: what was looked at is what is used, even if somebody exchanges the folder meanwhile."""
+    """The opened folder. It stays the same even if its name is given to another one."""
 
     def __init__(self, path: Path, handle: int | None, why_not: str | None) -> None:
         self.path, self.handle = path, handle
-        self.why_not = why_not  # nothing is found there, and nothing is kept: the reason
-        self.said = ""
+        self.why_not = why_not  # the reason why nothing is read from it or stored in it, if there is one
+        self.said = ""  # the last warning
 
     def open(self, name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self.handle)
 
     def read(self, name: str) -> bytes | None:
-        """What was kept under that name, unless it is damaged: a file ends with the digest of what comes before."""
+        """The code that was stored under that name, if it is not damaged: a file ends with the digest of the code."""
         if self.why_not:
             return None
         try:
@@ -76,24 +76,26 @@ class Cache:
         return code if hashlib.sha256(code).digest() == digest else None
 
     def content(self, name: str, file: int) -> bytes:
-        """Of a file that this user alone can have written."""
+        """The bytes of a file that only this user can have written."""
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
             return b""
         if why := refusal(self.path / name, found):
-            if self.said != why:  # it is looked at twice
+            if self.said != why:  # the file is read twice: warn once
                 print(f"plait: {why}: it is not used.", file=sys.stderr)
             self.said = why
             return b""
         with os.fdopen(file, "rb", closefd=False) as stream:
             data = stream.read()
         if time.time() - found.st_mtime > DAY:
-            with suppress(OSError):  # a folder that cannot be written to is as good
+            with suppress(OSError):  # the folder may be read-only
                 os.utime(file)  # it is still in use
         return data
 
     def write(self, name: str, code: bytes) -> str | None:
-        """None if it is kept now, else why it is not. Whole or not at all, whoever else writes the same."""
+        """Stores it -> None, or the reason why not. A file is complete or absent, even if several processes write it at
+        once.
+        """
         if self.why_not:
             return self.why_not
         partial = f"{secrets.token_hex(8)}{PARTIAL}"
@@ -112,27 +114,27 @@ class Cache:
         return None
 
     def prune(self) -> None:
-        """Away with what has not been used for long, and with what a killed process left half written."""
+        """Deletes files that were not used for a long time, and partial files of processes that were killed."""
         with os.scandir(self.handle) as entries:
             for name in filter(OURS.fullmatch, (entry.name for entry in entries)):
-                with suppress(OSError):  # another process was quicker, or it is no file
+                with suppress(OSError):  # another process has deleted it, or it is no file
                     age = time.time() - os.stat(name, dir_fd=self.handle, follow_symlinks=False).st_mtime
                     if age > (DAY if name.endswith(PARTIAL) else UNUSED):
                         os.unlink(name, dir_fd=self.handle)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Several processes that lack the same code compile it once. One that hangs does not hold up the others."""
+        """If several processes need the same code, one compiles it and the others wait, at most for PATIENCE."""
         try:
             file = None if self.why_not else self.open(LOCK, os.O_RDWR | os.O_CREAT)
-        except OSError:  # a folder that cannot be written to
+        except OSError:  # the folder is read-only
             file = None
         try:
             held = file is not None and acquired(file)
             yield
         finally:
             if file is not None:
-                if held:  # not by closing alone: a process forked meanwhile has the file, too
+                if held:  # closing is not enough: a child that was forked meanwhile has the file open, too
                     fcntl.flock(file, fcntl.LOCK_UN)
                 os.close(file)
 
@@ -146,7 +148,7 @@ def acquired(file: int) -> bool:
             return True
         except BlockingIOError:
             _in_vain = _in_vain or time.monotonic() > until
-            if _in_vain:  # who holds it hangs: what else this process needs, it compiles at once
+            if _in_vain:  # the holder seems to hang: do not wait again in this process
                 return False
             time.sleep(0.02)
         except OSError:  # this disk has no locks
@@ -155,7 +157,7 @@ def acquired(file: int) -> bool:
 
 @contextmanager
 def opened() -> Iterator[Cache]:
-    """The folder, made if it is not there."""
+    """The folder. It is made if it does not exist."""
     path, handle, why = Path(), None, None
     try:
         path = folder()

@@ -1,6 +1,7 @@
-"""Machine code: one object file per text, version and processor, compiled when it is first needed, and kept (cache.py).
+"""Machine code: one object file for each text, version and processor. It is compiled when it is first needed, and
+stored (cache.py).
 
-Nothing in these files refers to Python, so a later process loads them with LLVM alone, without numba.
+Nothing in these files refers to Python. So a later process loads them with LLVM alone, without numba.
 """
 
 import hashlib
@@ -18,16 +19,16 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from . import cache
+from .cache import Cache, opened
 from .target import Form, host
 
 _lock = threading.RLock()
-_engines: list[Any] = []  # what they hold must stay where it is
+_engines: list[Any] = []  # kept alive: the machine code is in their memory
 
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # whoever held it stayed behind
+    _lock = threading.RLock()  # the thread that held it does not exist in the child
 
 
 if hasattr(os, "register_at_fork"):
@@ -39,7 +40,7 @@ Addresses = dict[str, int]  # name of a function -> where it is
 
 @once
 def texts() -> bytes:
-    """Everything that generates code, as it is written now."""
+    """The source of all modules that generate code."""
     here = Path(__file__).parent
     return b"".join(path.read_bytes() for path in sorted(here.rglob("*.py")))
 
@@ -51,42 +52,42 @@ def key(*parts: str) -> str:
     digest = hashlib.sha256(texts())
     for part in (*parts, *versions, *settings, cpu.name, *cpu.features, cpu.machine):
         digest.update(b"\0" + os.fsencode(part))
-    if (more := Path(".numba_config.yaml")).is_file():  # numba reads its settings from there, too
+    if (more := Path(".numba_config.yaml")).is_file():  # numba reads settings from this file, too
         with suppress(OSError), more.open("rb") as file:
             digest.update(b"\0" + file.read(1 << 16))
     return digest.hexdigest()[:32]
 
 
 @once
-def walk() -> Addresses:
+def shared() -> Addresses:
     """The functions that all cells share."""
 
     def build() -> bytes:
-        from . import native  # and numba with it, which a process that finds its code in the cache does not need
+        from . import objects  # imports numba, which is slow, and not needed if the code is in the cache
 
-        return native.walks()
+        return objects.shared()
 
-    return load("the walk through time", key("walk"), build, WALKS)
+    return load("the shared loops", key("shared"), build, SHARED)
 
 
 @once
 def leaves(form: Form) -> Addresses:
-    """Those that are made for one cell and one kind of number."""
+    """The functions that are made for one cell and one kind of number."""
 
     def build() -> bytes:
-        from . import native
+        from . import objects
 
-        return native.leaves(form)
+        return objects.leaves(form)
 
     text = (form.trace.step, form.trace.vjp, repr(form.target), f"{form.projected} {form.sourced}")
     what = f"{form.cell.name} in float{8 * form.target.size}"
     more = ("plait_projected", "plait_d_projected") if form.projected else ()
-    return load(what, key(*text), build, (*NAMES, *more))
+    return load(what, key(*text), build, (*LEAVES, *more))
 
 
 ELF_HEADER = 64  # bytes
-WALKS = ("plait_rows", "plait_multiply", "plait_run", "plait_start")
-NAMES = (
+SHARED = ("plait_rows", "plait_multiply", "plait_run", "plait_start")
+LEAVES = (
     "plait_product",
     "plait_product_on",
     "plait_pack_transposed",
@@ -103,43 +104,43 @@ NAMES = (
 
 def load(what: str, name: str, build: Callable[[], bytes], functions: tuple[str, ...]) -> Addresses:
     file = f"{name}.o"
-    with _lock, cache.opened() as kept:
-        found = find(kept, file, functions)
+    with _lock, opened() as cache:
+        found = find(cache, file, functions)
         if found is None:
-            with kept.locked():
-                found = find(kept, file, functions)  # by another process, meanwhile
+            with cache.locked():
+                found = find(cache, file, functions)  # another process may have stored it meanwhile
                 if found is None:
-                    found = link(compiled(what, build, kept, file), functions)
+                    found = link(compile_and_store(what, build, cache, file), functions)
         assert found is not None, f"the code of {what} lacks one of {functions}"
         return found
 
 
-def find(kept: cache.Cache, file: str, functions: tuple[str, ...]) -> Addresses | None:
-    code = kept.read(file)
+def find(cache: Cache, file: str, functions: tuple[str, ...]) -> Addresses | None:
+    code = cache.read(file)
     return None if code is None or not is_whole(code) else link(code, functions)
 
 
 def is_whole(code: bytes) -> bool:
-    """Whether LLVM can read it: LLVM reads past the end of an object file that was cut short, or is none."""
+    """Whether the file is complete: LLVM would read past the end of a file that was cut short."""
     if code.startswith(b"\x7fELF") and len(code) >= ELF_HEADER:
         (start,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
-        end: int = start + size * count  # of the table of sections, the last thing in it
+        end: int = start + size * count  # of the table of sections, which is the last part of the file
         return end <= len(code)
-    return code.startswith(b"\xcf\xfa\xed\xfe")  # macOS's
+    return code.startswith(b"\xcf\xfa\xed\xfe")  # an object file of macOS
 
 
-def compiled(what: str, build: Callable[[], bytes], kept: cache.Cache, file: str) -> bytes:
+def compile_and_store(what: str, build: Callable[[], bytes], cache: Cache, file: str) -> bytes:
     print(f"plait: compiling {what} for this processor ...", end=" ", file=sys.stderr, flush=True)
     start = time.perf_counter()
     code = build()
-    why_not = kept.write(file, code)
-    outcome = "kept for later" if why_not is None else f"not kept: {why_not}"
+    why_not = cache.write(file, code)
+    outcome = "stored" if why_not is None else f"not stored: {why_not}"
     print(f"{time.perf_counter() - start:.1f} s ({outcome})", file=sys.stderr, flush=True)
     return code
 
 
 def link(code: bytes, functions: tuple[str, ...]) -> Addresses | None:
-    """Where the functions are in memory; None if there is one that the code lacks."""
+    """Where the functions are in memory; None if the code lacks one of them."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)

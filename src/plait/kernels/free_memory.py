@@ -10,13 +10,14 @@ VERSIONS = (  # of control groups: what names the group, where it is, and the fi
     ("", "sys/fs/cgroup", "memory.max", "memory.current"),
     ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-GIVEN_BACK = ("inactive_file", "active_file", "slab_reclaimable")  # what a group holds, and gives up when it must
+# memory of a group that the system takes back when it needs it
+GIVEN_BACK = ("inactive_file", "active_file", "slab_reclaimable")
 
 
 def available(root: Path = ROOT) -> int | None:
-    """Bytes that are free; None where the system does not tell.
+    """Bytes that are free; None where the system does not say it.
 
-    macOS does not say what is free: there it is all that the machine has.
+    macOS does not say it: there it is all the memory of the machine.
     """
     try:
         lines = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
@@ -30,14 +31,16 @@ def available(root: Path = ROOT) -> int | None:
 
 
 def left_in_groups(root: Path) -> Iterator[int]:
-    """What is free under the limits of this process's control group and of those above it; a container is one."""
+    """What is free within the limit of the control group of this process, and of each group above it. A container is a
+    control group.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     for _, kinds, group in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         for kind, place, most, used in VERSIONS:
-            # In a container the path may be the host's. Then the top one, which is always looked at, is its own.
+            # In a container the path may be that of the host. The top folder is always read: it is the container's own.
             inside = PurePosixPath(group.lstrip("/"))
             for folder in (root / place / p for p in (inside, *inside.parents) if kind in kinds.split(",")):
                 with suppress(OSError, ValueError):  # no limit here

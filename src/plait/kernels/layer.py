@@ -1,4 +1,4 @@
-"""What the kernels are told about a layer: where its matrices are, and which products belong to the launch."""
+"""Writes the program of a layer: where its matrices are, and which products the launch computes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,9 +16,9 @@ SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, column
 
 
 class Packs(NamedTuple):
-    """Whether a direction's panels have memory of their own, that outlives the call, and are packed already."""
+    """Whether the panels of a direction have memory that outlives the call, and which of them are packed already."""
 
-    kept: bool = False
+    lasting: bool = False
     r: bool = False  # R, and the projection with it
     w: bool = False
 
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 class Layer:
-    """One layer and its batch, for the threads there are."""
+    """One layer and its batch, for a number of threads."""
 
     def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes, table: Table) -> None:
         self.schedule, self.layout, self.count, self.table = schedule, layout, count, table
@@ -42,7 +42,7 @@ class Layer:
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
-        """project: the launch computes W x, too. stride: numbers from row to row of the output."""
+        """project: the launch computes W x, too. stride: numbers from one row of the output to the next."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
         program = Program(form, self.count, self.D, self.table, back=False)
         for d, at in enumerate(program.walks):
@@ -52,14 +52,14 @@ class Layer:
                 program.point(at + WALK.FINAL + k, Where(d, "last", k=k))
                 program.point(at + WALK.GIVEN + k, Where(d, "given", k=k))
             recurrent = self.recurrent(program, d)
-            program.set(recurrent, IDLE=self.layout.T == 1 and not stateful and not self.packs.kept)
+            program.set(recurrent, IDLE=self.layout.T == 1 and not stateful and not self.packs.lasting)
             program.point(recurrent + BIAS, Where(d, "b_hh"))
             self.projection(program, d)
         for d in range(self.D if project else 0):
             at = program.multiply(
                 Where(d, "x"), Where(d, "w_ih"), Where(d, "gates"), (N, GH, self.I), transposed=True, round=0
             )
-            program.panels(at, Where(d, "w_panels") if self.packs.kept else None, ready=self.packs.w)
+            program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
             if self.bias:
                 program.point(at + BIAS, Where(d, "b_ih"))
             if self.unites:
@@ -68,7 +68,7 @@ class Layer:
         return program
 
     def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
-        """stride: numbers from row to row of d_ of the output. needs: per direction, of the weights in their order."""
+        """stride: numbers from one row of d_ of the output to the next. needs: per direction, for each weight."""
         form, N, B, P, I, GH = self.form, self.layout.N, self.layout.B, self.P, self.I, self.G * self.H
         program = Program(form, self.count, self.D, self.table, back=True)
         for d, at in enumerate(program.walks):
@@ -86,14 +86,14 @@ class Layer:
             for k in range(form.K):
                 program.point(at + WALK.D_PARAM + k, Where(d, "d_params", k=k))
             recurrent = self.recurrent(program, d)
-            program.set(recurrent, IDLE=self.layout.T == 1 and not needs_states and not self.packs.kept)
+            program.set(recurrent, IDLE=self.layout.T == 1 and not needs_states and not self.packs.lasting)
             self.projection(program, d)
         for d in range(self.D):
             wanted, gates = needs[d], Where(d, "d_gates")
-            complete = not form.projected or not wanted[4 if self.bias else 2]  # or else torch must do the rest
-            if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.kept):
+            complete = not form.projected or not wanted[4 if self.bias else 2]  # else torch computes the rest
+            if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.lasting):
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
-                program.panels(at, Where(d, "w_panels") if self.packs.kept else None, ready=self.packs.w)
+                program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
                 if self.unites:
                     program.unite(d)
             elif needs_x:
@@ -126,7 +126,7 @@ class Layer:
         return self.P if state == 0 else self.H
 
     def walk(self, program: Program, d: int, *, stride: int) -> None:
-        """What both ways have in common."""
+        """The words that forward and backward have in common."""
         at, form, back = program.walks[d], self.form, program.back
         program.set(
             at,
@@ -167,7 +167,7 @@ class Layer:
         else:
             at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=G, columns=H, depth=P, row=P)
             program.run_of(at, P, P)
-        program.panels(at, Where(d, "r_panels") if self.packs.kept else None, ready=self.packs.r)
+        program.panels(at, Where(d, "r_panels") if self.packs.lasting else None, ready=self.packs.r)
         if not (program.back and form.projected):
             program.set(at, TOUCH=program.leaves["plait_touch"])
         return at
@@ -178,7 +178,7 @@ class Layer:
         columns, depth = (self.H, self.P) if program.back else (self.P, self.H)
         at = self.of_walk(program, d, WALK.PROJECTION, "w_hr", each=1, columns=columns, depth=depth, row=self.H)
         program.run_of(at, depth, depth)
-        program.panels(at, Where(d, "p_panels") if self.packs.kept else None, ready=self.packs.r)
+        program.panels(at, Where(d, "p_panels") if self.packs.lasting else None, ready=self.packs.r)
         project = program.leaves["plait_d_projected" if program.back else "plait_projected"]
         program.set(program.walks[d], PROJECT=project)
         if program.back:
@@ -205,9 +205,11 @@ class Layer:
 
 
 def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False, packed: bool = False) -> bool:
-    """Whether the launch does the product (M, K) (K, N) itself: small ones, for one call less, and those that torch.mm
-    is slow at: thin ones; few rows, if the panels are packed; and long sums for so many rows that packing pays, while
-    the last cache holds the panels. But sums over all steps (outer) torch.mm does as well.
+    """Whether the launch computes the product (M, K) (K, N) itself, and not torch.mm.
+
+    It computes small ones, which saves a call, and those that torch.mm is slow at: few columns; few rows, if the panels
+    are packed; and long sums for many rows, if the panels fit into the last cache. For sums over all steps (outer)
+    torch.mm is as fast.
     """
     long = min(M, K) >= LONG and N * K <= PANELS and not outer
     return M * N * K < SMALL or N < THIN or long or (packed and M < LONG) or not schedule.torch_mm

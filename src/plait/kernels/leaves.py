@@ -1,4 +1,4 @@
-"""The functions that do the arithmetic, for one cell and one kind of number."""
+"""The functions that compute, for one cell and one kind of number. The shared loops call them by address."""
 
 from llvmlite import ir
 

@@ -11,13 +11,11 @@ from .records import launch as LAUNCH
 from .target import I32, I64, IS_X86
 
 Int = types.intp
-SPINS = 2000  # how long a barrier spins before it lets others run: some microseconds
+SPINS = 2000  # turns of a waiting loop before it yields the core: some microseconds
 
 
-def native(arguments: int, result: Any = types.void) -> Any:
-    """Compiles a function of so many integers, once: literals and variables are the same to it. Not to be called from
-    Python.
-    """
+def compiled(arguments: int, result: Any = types.void) -> Any:
+    """Compiles a function of n integers once. Literals do not cause a second version. Not callable from Python."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return njit(result(*[Int] * arguments), **options)
 
@@ -27,7 +25,7 @@ def word_at(build: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Value
 
 
 def emitted(arguments: int, emit: Any, *, returns: bool = False) -> Any:
-    """The intrinsic of so many integers that `emit(build, *arguments)` emits."""
+    """A function of n integers for compiled code, whose instructions `emit(build, *arguments)` emits."""
     names = ", ".join(f"a{k}" for k in range(arguments))
     signature = (Int if returns else types.void)(*[Int] * arguments)
 
@@ -51,7 +49,7 @@ def _calling(arguments: int, kind: ir.Type, returns: bool) -> Any:
 
 get = emitted(2, lambda build, *at: build.load(word_at(build, *at)), returns=True)
 put = emitted(3, lambda build, address, index, value: build.store(value, word_at(build, address, index)))
-# the next number, which no other thread gets; and how far it is by now
+# ticket: adds 1 to a counter -> its value before, which no other thread gets. look: the value of a counter
 ticket = emitted(
     2, lambda build, *at: build.atomic_rmw("add", word_at(build, *at), ir.Constant(I64, 1), "seq_cst"), returns=True
 )
@@ -60,7 +58,7 @@ copy = emitted(
     3, lambda build, to, origin, size: cgutils.raw_memcpy(build, _byte(build, to), _byte(build, origin), size, 1)
 )
 zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
-ask = _calling(0, I32, True)  # int f(void)
+call0 = _calling(0, I32, True)  # int f(void)
 call1, call2, call4, call6, call9 = (_calling(count, ir.VoidType(), False) for count in (1, 2, 4, 6, 9))
 
 
@@ -69,7 +67,7 @@ def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 
 def memory(words: int) -> Any:
-    """(): the address of so many words that live as long as the function that calls."""
+    """A function () -> the address of n words, which are there until the calling function returns."""
 
     def emit(build):
         with build.goto_entry_block():
@@ -107,24 +105,24 @@ def _restore(build: ir.IRBuilder, before: ir.Value) -> None:
         _intrinsic(build, "llvm.x86.sse.ldmxcsr", mode)
 
 
-flush_denormals = emitted(0, _flush, returns=True)  # -> the mode before. Elsewhere than on x86 nothing changes.
+flush_denormals = emitted(0, _flush, returns=True)  # -> the mode before. It changes nothing if this is not x86.
 restore_denormals = emitted(1, _restore)
 
 
-@native(4)
+@compiled(4)
 def wait(launch, address, index, count):
-    """Until the counter has come so far. Spins briefly, then yields to whoever needs the core."""
+    """Waits until the counter reaches a value: spins for a short time, then yields the core."""
     spins = 0
     while look(address, index) < count:
         spins += 1
         if spins < SPINS or get(launch, LAUNCH.ALONE):
             pause()
         else:
-            ask(get(launch, LAUNCH.YIELD))
+            call0(get(launch, LAUNCH.YIELD))
 
 
-@native(3)
+@compiled(3)
 def meet(launch, team, count):
-    """Waits for the whole team, for the count-th time."""
+    """Waits until all threads of the team are here. It is their meeting number `count`, from 1 on."""
     ticket(launch, LAUNCH.ARRIVED)
     wait(launch, launch, LAUNCH.ARRIVED, count * team)

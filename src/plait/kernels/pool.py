@@ -1,11 +1,11 @@
-"""Memory that survives a step and serves the next one: the first touch of fresh pages costs more than small kernels.
+"""Memory that survives a step and serves the next one. The first access to fresh pages costs more than small kernels.
 
 A block is one torch storage. The pool keeps a reference to every block that it hands out, on a shelf with others of
-about the same size. A block is free when nobody else refers to its storage: no tensor, view, graph or array. So what
-outlives a step is safe, and nobody has to say when a tensor is done with.
+about the same size. A block is free when nothing else refers to its storage: no tensor, view, graph or array. So a
+tensor that outlives a step is safe, and no code has to say when it is no longer needed.
 
-There is no lock. Whoever pops a block off its shelf has it alone until it is put back, and no two threads can pop the
-same one. A block that is lost on the way, by an exception, is an ordinary tensor's memory.
+There is no lock. A thread that pops a block off its shelf has it alone until it puts the block back, and two threads
+cannot pop the same one. A block that is not put back, after an exception, is like the memory of any other tensor.
 """
 
 import ctypes
@@ -27,22 +27,19 @@ from torch.utils import deterministic
 
 from . import free_memory
 
-LEAST = 1 << 17  # bytes: for less than this glibc's malloc never asks the system for pages of its own
+LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that it keeps
 LEAST_WORKSPACE = 1 << 20  # bytes
-LOOKED_AT = 32  # blocks of a shelf that are looked at before a new one is made
-IDLE = 10.0  # seconds until a block that nobody asked for leaves the pool
-NAME = "plait pool"  # of the thread that sees to it
+LOOKED_AT = 32  # blocks of a shelf that are tried before a new one is made
+IDLE = 10.0  # seconds without use before a block goes back to the system
+NAME = "plait pool"  # of the thread that gives blocks back
 HUGE = 1 << 21  # bytes of a large page
 WORTH_HUGE = 1 << 22  # bytes: two large pages or more
 MADV_HUGEPAGE = 14
 PLAIN = (Tensor, nn.Parameter)  # other kinds of tensors may have no memory of their own
 
-# How many refer to a storage. torch 2.6 and 2.7 have it only if they were built for CUDA.
+# The number of references to a storage. torch 2.6 and 2.7 have it only if they were built for CUDA.
 use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-is_deterministic, strided = (
-    torch._C._get_deterministic_algorithms,
-    torch.strided,
-)
+is_deterministic = torch._C._get_deterministic_algorithms
 
 
 class Block:
@@ -56,17 +53,17 @@ class Block:
         advise(self.address, size)
 
     def is_free(self) -> bool:
-        """Tensors are counted by torch. Who holds the storage itself holds the same Python object as the pool."""
+        """torch counts the tensors. Python counts the references to the storage object, which is the same for all."""
         return getrefcount(self.storage) == self.refs and (use_count is None or use_count(self.handle) == 1)
 
     def is_intact(self) -> bool:
-        """False after resize_, and after share_memory_: then other processes may still read what is there."""
+        """False after resize_, and after share_memory_, when other processes may still read it."""
         return self.storage.data_ptr() == self.address and self.storage.nbytes() == self.size
 
 
 @cache
 def is_on() -> bool:
-    """Whether torch counts references as is_free expects. Elsewhere only workspaces are kept: no tensor sees those."""
+    """Whether torch counts references as is_free expects. If not, the pool has only workspaces, not tensors."""
     if use_count is None:
         return False
     block = Block(LEAST, 0)
@@ -83,22 +80,22 @@ def is_on() -> bool:
 
 
 def fills() -> bool:
-    """Whether torch was told to write into memory that is new."""
+    """Whether torch was told to fill new memory."""
     return is_deterministic() and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
 
 
 EMPTY: deque[Block] = deque()
-SMALL = 0  # a shelf that is none
+SMALL = 0  # in place of a shelf: the list of small workspaces
 
 
 class Pool:
     def __init__(self) -> None:
-        """Also what a forked child begins with: it has copies of its parent's tensors, but not its threads."""
+        """A forked child calls this again: it has copies of its parent's tensors, but not its threads."""
         self.shelves: dict[int, deque[Block]] = {}
         self.small: list[Block] = []  # workspaces of small calls, one for each thread: they stay
-        self.watched = False  # a thread is there that gives back what is idle
-        self.made = self.held = 0  # bytes of new blocks since the last look at all of them, and of all blocks then
-        self.peak = self.peak_before = 0  # bytes in use at once, since the thread last woke up and before that
+        self.watched = False  # there is a thread that gives back unused blocks
+        self.made = self.held = 0  # bytes of new blocks since all blocks were last counted, and of all blocks then
+        self.peak = self.peak_before = 0  # most bytes in use at once: since the thread last woke up, and before that
         self.left = 0  # bytes that the system has left, at least
 
     # --- for tensors
@@ -123,11 +120,11 @@ class Pool:
 
     # --- for the time of a call
     def workspace(self, size: int) -> Block:
-        """At least so many bytes, for the caller alone until they are put back. One serves all calls that need no more
-        than it has, down to a sixteenth: so the largest is there once, not beside the smaller ones.
+        """At least `size` bytes, for the caller alone until they are put back. A block serves all calls that need
+        between a sixteenth and all of it: so there is one large block, and not many smaller ones beside it.
         """
         if size <= LEAST_WORKSPACE:
-            with suppress(IndexError):  # the first one, or other threads have the rest
+            with suppress(IndexError):  # there is none yet, or other threads use them
                 return self.small.pop()
             return Block(LEAST_WORKSPACE, SMALL)
         return self.take(size, -(size.bit_length() // 4))
@@ -137,18 +134,18 @@ class Pool:
         for _ in range(min(len(blocks), LOOKED_AT)):
             try:
                 block = blocks.pop()
-            except IndexError:  # other threads have the rest
+            except IndexError:  # other threads took the rest
                 break
             if not block.is_free():
                 blocks.appendleft(block)
             elif block.size >= size and block.is_intact():
                 return block
             else:
-                break  # it is replaced by a larger one, which will serve both
+                break  # replace it by a larger one, which will serve both
         self.make_room(size)
         try:
             return Block(size, shelf)
-        except RuntimeError:  # no memory is left, unless it is here
+        except RuntimeError:  # no memory is left, except in the pool
             self.release()
             return Block(size, shelf)
 
@@ -161,11 +158,11 @@ class Pool:
             self.shelves[block.shelf].append(block)
         except KeyError:  # the first of its size
             self.shelves.setdefault(block.shelf, deque()).append(block)
-        if not self.watched:  # asked after the block is there: see watch
+        if not self.watched:  # this test must come after the block is on the shelf: see watch
             self.watched = True
             try:
                 Thread(target=self.watch, name=NAME, daemon=True).start()
-            except RuntimeError:  # the interpreter is about to end, or may have no more threads: the next one tries
+            except RuntimeError:  # Python is about to exit, or there can be no more threads: the next call tries again
                 self.watched = False
 
     # --- giving back
@@ -173,12 +170,12 @@ class Pool:
         return [block for shelf in list(self.shelves.values()) for block in list(shelf)]
 
     def make_room(self, size: int) -> None:
-        """Before a new block is made: no more may lie free than was in use at once of late, and than half of what the
-        system has left. The longest unused go first.
+        """Before a new block is made. The free blocks together may not be larger than what was in use at once a short
+        time ago, nor than half of what the system has left. Those that were not used for longest go first.
         """
         self.made += size
         self.left -= size
-        if self.made < self.held // 8:  # a look at all blocks takes its time
+        if self.made < self.held // 8:  # counting all blocks takes time
             return
         blocks = self.blocks()
         free = sorted((block for block in blocks if block.is_free()), key=lambda block: block.used)
@@ -200,18 +197,18 @@ class Pool:
             self.shelves[block.shelf].remove(block)
 
     def watch(self) -> None:
-        """In a thread of its own, until there is nothing left. A block that was handed out long ago and is still in use
-        leaves, too: it goes back to the system when its last tensor goes.
+        """In a thread of its own, until the pool is empty. It also drops blocks that were handed out long ago and are
+        still in use: those go back to the system with their last tensor.
         """
         while True:
             time.sleep(IDLE / 2)
             self.forget(time.monotonic() - IDLE)
-            if self.peak:  # else no block was missed since
+            if self.peak:  # else no new block was needed since
                 self.peak, self.peak_before = 0, max(self.peak, self.peak_before // 2)
             if not self.shelves:
                 trim()
                 self.watched = False
-                if not self.shelves:  # else a block came in before `watched` was false, and nobody else will see to it
+                if not self.shelves:  # else a block came before `watched` was false, and no other thread watches it
                     return
                 self.watched = True
 
@@ -224,7 +221,7 @@ class Pool:
                 self.shelves.pop(key, None)
 
     def release(self) -> int:
-        """Gives back to the system what is not in use -> bytes. What is in use follows when its last tensor goes."""
+        """Gives unused blocks back to the system -> bytes. A block that is in use follows with its last tensor."""
         blocks = self.blocks()
         self.shelves = {}
         released = sum(block.size for block in blocks if block.is_free())
@@ -244,14 +241,14 @@ def of_libc(name: str, *arguments: Any) -> Any:
 
 
 def advise(start: int, size: int) -> None:
-    """Memory that was not yet touched: the system is asked for large pages, and may refuse."""
+    """Asks the system for large pages, for memory that was not used yet. It may refuse."""
     if size >= WORTH_HUGE and (madvise := of_libc("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)):
         first, last = -(-start // HUGE) * HUGE, (start + size) // HUGE * HUGE
         madvise(first, last - first, MADV_HUGEPAGE)
 
 
 def trim() -> None:
-    """What was freed goes from malloc to the system."""
+    """malloc gives the memory that was freed back to the system."""
     if malloc_trim := of_libc("malloc_trim", ctypes.c_size_t):
         malloc_trim(0)
 

@@ -1,10 +1,10 @@
-"""Products of rows and panels of weights: the one loop that a step of the walk and a whole-sequence product share.
+"""Products of rows and panels of weights. The products of a step and of whole sequences share one loop.
 
-numba compiles this once, for all cells; the arithmetic is in the leaves (leaves.py), which are called by address.
+numba compiles this once, for all cells. The arithmetic is in the leaves (leaves.py), which are called by address.
 """
 
 from . import records
-from .machine import Int, call2, call6, call9, copy, get, memory, native, put, ticket, wait, zero
+from .machine import Int, call2, call6, call9, compiled, copy, get, memory, put, ticket, wait, zero
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import span as SPAN
@@ -13,24 +13,25 @@ results = memory(records.GROUP * records.MOST_GATES * records.MOST_TILE // 8)
 new_span = memory(SPAN.SPAN_SIZE)
 
 
-@native(2, Int)
+@compiled(2, Int)
 def blocks(product, columns):
+    """How many blocks there are in that many columns."""
     return (columns + get(product, PRODUCT.WIDTH) - 1) // get(product, PRODUCT.WIDTH)
 
 
 # --- packing ---------------------------------------------------------------------------------------------------------
-@native(7)
+@compiled(7)
 def pack(product, leaf, panel, origin, stride, depth, units):
-    """One panel: zeros to start from, then the weights."""
+    """One panel: a line of zeros that the sums start from, then the weights."""
     line = get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE)
     zero(panel, line)
     if depth:
         call6(leaf, panel + line, origin, stride, depth, units, 0)
 
 
-@native(2)
+@compiled(2)
 def pack_block(product, block):
-    """All panels of a block."""
+    """Packs all panels of a block."""
     SIZE, WIDTH, DEPTH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.DEPTH)
     EACH, COLUMNS, row = get(product, PRODUCT.EACH), get(product, PRODUCT.COLUMNS), get(product, PRODUCT.FACTOR_ROW)
     units, depth = min(WIDTH, COLUMNS - block * WIDTH), 0 if get(product, PRODUCT.IDLE) else DEPTH
@@ -43,7 +44,7 @@ def pack_block(product, block):
             copy(panel, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
 
 
-@native(1, Int)
+@compiled(1, Int)
 def blocks_to_pack(product):
     if get(product, PRODUCT.OUTER) or get(product, PRODUCT.READY):
         return 0
@@ -51,13 +52,13 @@ def blocks_to_pack(product):
 
 
 # --- some rows -------------------------------------------------------------------------------------------------------
-@native(8)
+@compiled(8)
 def tile(product, span, first, size, panels, narrow, panel, scratch):
-    """`size` rows from the span's `first` on, few enough for a tile, times any number of panels."""
+    """`size` rows of the span, `first` and following, times any number of panels. They fit into one tile."""
     SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
     a, row = get(span, SPAN.A), get(span, SPAN.FROM) + first
     stride, slot = (get(product, PRODUCT.DEPTH) + 1) * WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE
-    lda, depth = get(product, PRODUCT.RUN + 1), get(product, PRODUCT.RUN + 2) if a else 0
+    lda, depth = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.RUN_COLUMNS) if a else 0
     some, most = 0, 1
     while most * 2 * size <= TILE_ROWS:
         most *= 2
@@ -67,16 +68,17 @@ def tile(product, span, first, size, panels, narrow, panel, scratch):
         key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
         call9(get(product, PRODUCT.TILE), key, a + first * lda, lda, SIZE, depth, at, stride, to, 0)
         for run in range(1, get(product, PRODUCT.RUNS) if a else 1):
-            place = product + (PRODUCT.RUN + (run - 1) * PRODUCT.PER_RUN) * 8
-            at += get(place, 2) * WIDTH * SIZE
-            base, ldm, more = get(place, 3), get(place, 4), get(place, 5)
+            word = run * PRODUCT.PER_RUN
+            at += get(product, PRODUCT.RUN_COLUMNS + word - PRODUCT.PER_RUN) * WIDTH * SIZE  # those of the run before
+            base, ldm = get(product, PRODUCT.RUN + word), get(product, PRODUCT.RUN_ROW + word)
+            more = get(product, PRODUCT.RUN_COLUMNS + word)
             call9(get(product, PRODUCT.TILE_ON), key, base + row * ldm, ldm, SIZE, more, at, stride, to, 0)
         some += most
 
 
-@native(4)
+@compiled(4)
 def chunk_of_rows(product, span, first, n):
-    """n rows of the span from its `first` on, block after block: the weights of a block stay in cache."""
+    """n rows of the span, `first` and following, block after block. So the weights of a block stay in cache."""
     SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
     COLUMNS, EACH = get(product, PRODUCT.COLUMNS), get(product, PRODUCT.EACH)
     owner, leaf, touch = get(product, PRODUCT.OWNER), get(span, SPAN.LEAF), get(product, PRODUCT.TOUCH)
@@ -84,7 +86,7 @@ def chunk_of_rows(product, span, first, n):
     slot, stride = TILE_ROWS * WIDTH * SIZE, (get(product, PRODUCT.DEPTH) + 1) * WIDTH * SIZE
     scratch, apart = results(), get(product, PRODUCT.APART)
     tiles = (n + TILE_ROWS - 1) // TILE_ROWS
-    # few rows: more panels at once, to keep the multipliers busy
+    # few rows: take more panels at a time, so that the multipliers are busy
     group = records.GROUP if n == 1 else 2 if n < 4 else 1
     full = 2 * (n // tiles) > TILE_ROWS
     for phase in range(2 if apart else 1):
@@ -114,9 +116,9 @@ def chunk_of_rows(product, span, first, n):
             block += count
 
 
-@native(2)
+@compiled(2)
 def multiply_rows(product, span):
-    """The rows of the span times the panels of its blocks: the span's leaf gets the results."""
+    """The rows of the span times the panels of its blocks. The leaf of the span gets the results."""
     n, chunk, first = get(span, SPAN.COUNT), get(product, PRODUCT.ROW_CHUNK), 0
     while first < n:
         some = min(n - first, chunk) if chunk else n
@@ -124,18 +126,18 @@ def multiply_rows(product, span):
         first += some
 
 
-@native(2)
+@compiled(2)
 def rows(product, span):
-    """multiply_rows, by its address: what is called so is compiled once, not once more with everybody who calls it."""
+    """multiply_rows, called by its address: so it is compiled once, and not again into each of its callers."""
     call2(get(product, PRODUCT.MULTIPLY_ROWS), product, span)
 
 
-@native(4)
+@compiled(4)
 def rows_of_whole(product, row, n, leaf):
-    """n rows of C from `row` on, all columns: the rows of A stay in cache while the panels pass by."""
+    """n rows of C, `row` and following, in all columns. The rows of A stay in cache, the panels are read one by one."""
     span = new_span()
     put(span, SPAN.COUNT, n)
-    put(span, SPAN.A, get(product, PRODUCT.RUN) + row * get(product, PRODUCT.RUN + 1))
+    put(span, SPAN.A, get(product, PRODUCT.RUN) + row * get(product, PRODUCT.RUN_ROW))
     put(span, SPAN.FROM, row)
     put(span, SPAN.LEAF, leaf)
     put(span, SPAN.BLOCK, 0)
@@ -146,20 +148,16 @@ def rows_of_whole(product, row, n, leaf):
 
 
 # --- whole sequences -------------------------------------------------------------------------------------------------
-@native(3)
+@compiled(3)
 def outer_product(product, item, workspace):
-    """Some rows and columns of C, summed over pieces of K that fit into the cache."""
+    """Piece number `item` of C: some rows and columns, summed over parts of K that fit into the cache."""
     SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
     M, K, COLUMNS = get(product, PRODUCT.M), get(product, PRODUCT.DEPTH), get(product, PRODUCT.COLUMNS)
     chunk, columns = get(product, PRODUCT.CHUNK), get(product, PRODUCT.BLOCKS)
     groups, line, scratch = (blocks(product, COLUMNS) + columns - 1) // columns, WIDTH * SIZE, results()
     first, block = item // groups * chunk, item % groups * columns
     n, count = min(chunk, M - first), min(columns, blocks(product, COLUMNS) - block)
-    row, step, factor = (
-        get(product, PRODUCT.RUN + 1),
-        get(product, PRODUCT.STEP),
-        get(product, PRODUCT.FACTOR_ROW),
-    )
+    row, step, factor = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.STEP), get(product, PRODUCT.FACTOR_ROW)
     tiles, start = (n + TILE_ROWS - 1) // TILE_ROWS, 0
     while start < K:
         depth = min(records.PIECE, K - start)
@@ -184,9 +182,9 @@ def outer_product(product, item, workspace):
         start += depth
 
 
-@native(1, Int)
+@compiled(1, Int)
 def items_of(product):
-    """Into how many pieces of work a product is cut."""
+    """The number of pieces of work that a product is cut into; 0 if the walk computes it."""
     items = (get(product, PRODUCT.M) + get(product, PRODUCT.CHUNK) - 1) // get(product, PRODUCT.CHUNK)
     if get(product, PRODUCT.UNITED):
         return 0
@@ -196,10 +194,11 @@ def items_of(product):
     return items
 
 
-@native(2)
+@compiled(2)
 def multiply(launch, team):
-    """All products of whole sequences, one round after another. A thread never waits for another that has not begun,
-    only for work that somebody has taken.
+    """All products of whole sequences, one round after another.
+
+    No thread waits for a thread, only for work to be finished. So it also ends if a thread comes late, or not at all.
     """
     stride, first = PRODUCT.PRODUCT_SIZE * 8, get(launch, LAUNCH.FIRST_PRODUCT)
     member = ticket(launch, LAUNCH.MEMBER) % team
@@ -213,10 +212,8 @@ def multiply(launch, team):
                     if get(product, PRODUCT.OUTER):
                         outer_product(product, item, workspace)
                     else:
-                        row, leaf = (
-                            item * get(product, PRODUCT.CHUNK),
-                            get(product, PRODUCT.ADD if turn else PRODUCT.STORE),
-                        )
+                        row = item * get(product, PRODUCT.CHUNK)
+                        leaf = get(product, PRODUCT.ADD if turn else PRODUCT.STORE)
                         n = min(get(product, PRODUCT.CHUNK), get(product, PRODUCT.M) - row)
                         rows_of_whole(product, row, n, leaf)
                     ticket(product, PRODUCT.DONE)

@@ -1,8 +1,7 @@
 """A call of the compiled code, made ready once for all calls with the same shapes.
 
-What the kernel is told is one block of 64-bit words: the launch, the walks, the products (records/). Most of it is the
-same each time; what differs are addresses. plait_start (recurrence.py) copies the block into the call's own memory and
-fills those in.
+A kernel reads one block of 64-bit words: the launch, the walks, the products (records/). From call to call only the
+addresses differ. plait_start (recurrence.py) copies the block into the memory of the call and writes the addresses.
 """
 
 from array import array
@@ -16,30 +15,30 @@ from .records import product as PRODUCT
 from .records import walk as WALK
 from .target import Form
 
-CHUNK_BYTES = 1 << 18  # of the second cache, for the rows of a product
+CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
 MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
 
 
 class Program:
-    """Written by layer.py: walks, products, `finish`; then run any number of times."""
+    """layer.py writes it: walks, products, `finish`. Then it can run any number of times."""
 
     def __init__(self, form: Form, count: int, walks: int, table: Table, *, back: bool) -> None:
         self.form, self.count, self.table, self.back = form, count, table, back
-        self.shared, self.leaves = compiler.walk(), compiler.leaves(form)
+        self.shared, self.leaves = compiler.shared(), compiler.leaves(form)
         self.walks = [LAUNCH.LAUNCH_SIZE + d * WALK.WALK_SIZE for d in range(walks)]
         self.words: list[int] = [0] * (LAUNCH.LAUNCH_SIZE + walks * WALK.WALK_SIZE)
         self.products: list[int] = []
         self.whole = 0  # the number of the first product of a whole sequence
-        self.slots: list[tuple[int, int, int]] = []  # word, number of the address, bytes beyond it
-        self.inner: list[tuple[int, int]] = []  # word, how far from the block's beginning what it points to is
+        self.slots: list[tuple[int, int, int]] = []  # word, number of the address, bytes after it
+        self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the block to what it points to
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
-        self.workspace = 0  # numbers, beside the block itself
-        self.complete = True  # nothing is left to torch
+        self.workspace = 0  # numbers, not counting the block itself
+        self.complete = True  # torch has no product to compute
         self.bytes = 0  # of the workspace with the block
 
     # --- writing it
     def set(self, at: int, **fields: int) -> None:
-        """Words of the walk, or of the product, that begins there; named as in its record."""
+        """Writes words of the walk or the product that begins there. Their names are those of its record."""
         record = WALK if at in self.walks else PRODUCT
         for name, value in fields.items():
             self.words[at + getattr(record, name)] = value
@@ -52,14 +51,14 @@ class Program:
         self.slots.append((word, BOUNDS, 0))
 
     def reserve(self, word: int, numbers: int) -> None:
-        """Memory for the time of the call."""
+        """Memory for the time of the call; the word will be its address."""
         self.reserved.append((word, self.workspace))
         self.workspace += -(-numbers // 64) * 64
 
     def product(
         self, factor: Where, *, each: int, columns: int, depth: int, row: int, transposed: bool, owner: int | None
     ) -> int:
-        """With a factor of `row` numbers a row. owner: the walk that it is part of; None for a whole sequence."""
+        """row: numbers per row of the factor. owner: the walk that it is part of; None for a whole sequence."""
         at, target = len(self.words), self.form.target
         self.words += [0] * PRODUCT.PRODUCT_SIZE
         self.products.append(at)
@@ -88,29 +87,29 @@ class Program:
             self.whole = len(self.products)
         return at
 
-    def panels(self, at: int, kept: Where | None, *, ready: bool) -> None:
-        """Where a product's panels are: in memory of their own, that outlives the call, or in the workspace."""
+    def panels(self, at: int, lasting: Where | None, *, ready: bool) -> None:
+        """Where the panels of a product are: in memory that outlives the call, or in the workspace."""
         words, width = self.words, self.form.target.width
-        if kept is not None:
-            self.point(at + PRODUCT.PANELS, kept)
+        if lasting is not None:
+            self.point(at + PRODUCT.PANELS, lasting)
             self.set(at, READY=ready)
         else:
             blocks = -(-words[at + PRODUCT.COLUMNS] // width) * words[at + PRODUCT.EACH]
             self.reserve(at + PRODUCT.PANELS, blocks * (words[at + PRODUCT.DEPTH] + 1) * width)
 
     def run_of(self, at: int, row: int, columns: int, where: Where | None = None) -> None:
-        """A further run of A, of `row` numbers a row. Without a place, the span says where it is."""
+        """Adds a run of A, of `row` numbers per row. Without a place, the span says where it is."""
         k = self.words[at + PRODUCT.RUNS]
         self.set(at, RUNS=k + 1)
-        word = at + PRODUCT.RUN + k * PRODUCT.PER_RUN
-        self.words[word + 1], self.words[word + 2] = row * self.form.target.size, columns
+        at += k * PRODUCT.PER_RUN
+        self.words[at + PRODUCT.RUN_ROW], self.words[at + PRODUCT.RUN_COLUMNS] = row * self.form.target.size, columns
         if where is not None:
-            self.point(word, where)
+            self.point(at + PRODUCT.RUN, where)
 
     def multiply(
         self, a: Where, b: Where, c: Where, shape: tuple[int, int, int], *, transposed: bool, round: int
     ) -> int:
-        """C = A B, or C += A B in a later round, of contiguous matrices; B as (N, K) if transposed."""
+        """C = A B, or C += A B in later rounds. The matrices are contiguous. If transposed, B is stored as (N, K)."""
         M, N, K = shape
         target = self.form.target
         row = K if transposed else N
@@ -125,7 +124,7 @@ class Program:
     def outer(
         self, a: Where, b: Where, c: Where, shape: tuple[int, int, int], *, stride: int, sums: Where | None
     ) -> None:
-        """C = A' B and the sums of A's rows. A has `stride` numbers a row."""
+        """C = A' B and the sum of the rows of A. A has `stride` numbers per row."""
         M, N, K = shape
         target = self.form.target
         at = self.product(b, each=1, columns=N, depth=K, row=N, transposed=False, owner=None)
@@ -152,17 +151,14 @@ class Program:
             self.reserve(LAUNCH.WORKSPACE, self.count * size)
 
     def unite(self, direction: int) -> None:
-        """The last product is computed by the walk, step by step."""
+        """Lets the walk compute the last product, step by step."""
         self.set(self.products[-1], UNITED=1)
         self.inner.append((self.walks[direction] + WALK.WITHIN, 8 * self.products[-1]))
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
         words = self.words
-        words[LAUNCH.WALKS], words[LAUNCH.PRODUCTS], words[LAUNCH.WHOLE] = (
-            len(self.walks),
-            len(self.products),
-            self.whole,
-        )
+        words[LAUNCH.WALKS], words[LAUNCH.PRODUCTS] = len(self.walks), len(self.products)
+        words[LAUNCH.WHOLE] = self.whole
         words[LAUNCH.SLICES], words[LAUNCH.BY_UNITS] = len(bounds) - 1, by_units
         words[LAUNCH.ROUNDS] = 1 + max(words[at + PRODUCT.ROUND] for at in self.products)
         words[LAUNCH.TEAM], words[LAUNCH.YIELD] = threads.team_size(), threads.sched_yield()
@@ -181,7 +177,7 @@ class Program:
 
     # --- running it
     def run(self, addresses: Sequence[int]) -> None:
-        """With the addresses that the table asks for, but for the workspace."""
+        """With the addresses in the order of the table, without that of the workspace."""
         workspace = pool.workspace(self.bytes)
         memory = workspace.address
         words = array("q", [memory, *addresses])

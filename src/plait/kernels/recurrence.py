@@ -1,16 +1,16 @@
 """The walk through time, for any cell. A thread takes all T steps of a slice of the batch, or its share of the units of
 every step.
 
-Rows are those of layout.py. A slice is a range of sequences, longest first: at each step the live ones are the first of
-it. What two threads do with two slices (W x and gradients are products of whole sequences):
+Rows are those of layout.py. A slice is a range of sequences, longest first: at each step the first of them are alive.
+What two threads do with two slices (W x and the gradients are products of whole sequences):
 
     forward   thread 0   pack  pack  | W x  W x  W x | slice 0: step 0, 1, 2 ... T-1 |
               thread 1   pack  pack  | W x  W x      | slice 1: step 0, 1, 2 ... T-1 |
     backward  thread 0   pack  pack  | slice 0: step T-1 ... 0 | d_W  d_W  d_x |
               thread 1   pack  pack  | slice 1: step T-1 ... 0 | d_R  d_R      |
 
-Pieces between two bars are taken one by one by whoever is free; at a bar everybody waits until all are done. If the
-units are shared, a step has a bar of its own, and every thread has its blocks of units in all steps:
+A thread that is free takes the next piece before the next bar. At a bar all threads wait until all pieces are done. If
+the threads share the units, there is a bar after each step, and a thread has the same blocks of units in all steps:
 
     by units  thread 0   ... | step t, units 0..H/2 | step t+1, units 0..H/2 | ...
               thread 1   ... | step t, units H/2..H | step t+1, units H/2..H | ...
@@ -19,15 +19,15 @@ units are shared, a step has a bar of its own, and every thread has its blocks o
 from . import records
 from .machine import (
     Int,
-    ask,
+    call0,
     call1,
     call2,
     call4,
+    compiled,
     copy,
     flush_denormals,
     get,
     meet,
-    native,
     put,
     restore_denormals,
     ticket,
@@ -41,36 +41,36 @@ from .records import span as SPAN
 from .records import walk as WALK
 
 
-@native(2, Int)
+@compiled(2, Int)
 def first_row(walk, t):
     starts = get(walk, WALK.STARTS)
     return get(starts, t) if starts else t * get(walk, WALK.B)
 
 
-@native(4, Int)
+@compiled(4, Int)
 def live(walk, t, lo, hi):
-    """How many sequences of lo..hi there are at step t; none outside of time."""
+    """How many of the sequences lo..hi are alive at step t; 0 if there is no such step."""
     if t < 0 or t >= get(walk, WALK.T):
         return 0
     return max(0, min(first_row(walk, t + 1) - first_row(walk, t), hi) - lo)
 
 
-@native(2, Int)
+@compiled(2, Int)
 def width_of(walk, state):
     return get(walk, WALK.P) if state == 0 else get(walk, WALK.H)
 
 
-@native(4)
+@compiled(4)
 def states_at(walk, span, matrices, row):
-    """Where the row begins in each state's matrix."""
+    """Tells the span where the row is in the matrix of each state."""
     for k in range(get(walk, WALK.STATE_COUNT)):
         place = get(walk, matrices + k) + row * width_of(walk, k) * get(walk, WALK.SIZE)
         put(span, SPAN.OLDS + k, place)
 
 
-@native(6)
-def mean(span, n, leaf, row, sequence, a):
-    """Which rows the span means: n from `row` on, for the leaf, with their first run at `a`."""
+@compiled(6)
+def set_rows(span, n, leaf, row, sequence, a):
+    """Tells the span to compute n rows, `row` and following, which start at address `a`. The leaf gets the results."""
     put(span, SPAN.COUNT, n)
     put(span, SPAN.LEAF, leaf)
     put(span, SPAN.ROW, row)
@@ -79,15 +79,16 @@ def mean(span, n, leaf, row, sequence, a):
     put(span, SPAN.FROM, 0)
 
 
-@native(3)
-def among(span, block, last):
+@compiled(3)
+def set_blocks(span, block, last):
+    """Tells the span to compute the blocks from `block` up to `last`, not included."""
     put(span, SPAN.BLOCK, block)
     put(span, SPAN.LAST, last)
 
 
-@native(6)
-def keep_last(walk, t, lo, hi, block, last):
-    """The states of the sequences that end with step t, for the units of some blocks."""
+@compiled(6)
+def copy_last(walk, t, lo, hi, block, last):
+    """Copies the states of the sequences that end with step t, in the units of some blocks, to the last states."""
     n, following = live(walk, t, lo, hi), live(walk, t - 1 if get(walk, WALK.REVERSE) else t + 1, lo, hi)
     start, row = block * get(walk, WALK.WIDTH) * get(walk, WALK.SIZE), first_row(walk, t) + lo
     for k in range(get(walk, WALK.STATE_COUNT)):
@@ -101,58 +102,58 @@ def keep_last(walk, t, lo, hi, block, last):
             )
 
 
-@native(6)
+@compiled(6)
 def step_forward(walk, s, lo, hi, block, last):
     span, reverse, recurrent = new_span(), get(walk, WALK.REVERSE), get(walk, WALK.RECURRENT)
     t = get(walk, WALK.T) - 1 - s if reverse else s
     before = t + 1 if reverse else t - 1
     n = live(walk, t, lo, hi)
-    m = min(n, live(walk, before, lo, hi))  # these go on, the others start here
+    m = min(n, live(walk, before, lo, hi))  # these were alive at the step before, the others start here
     row, leaf, within = first_row(walk, t) + lo, get(walk, WALK.POINTWISE), get(walk, WALK.WITHIN)
     if within and n:
         rows_of_whole(within, row, n, get(within, PRODUCT.STORE))
-    among(span, block, last)
+    set_blocks(span, block, last)
     if m:
         states_at(walk, span, WALK.STATES, first_row(walk, before) + lo)
-        mean(span, m, leaf, row, lo, get(span, SPAN.OLDS))
+        set_rows(span, m, leaf, row, lo, get(span, SPAN.OLDS))
         rows(recurrent, span)
     if m < n:
         states_at(walk, span, WALK.INITIAL, lo + m)
         h = get(span, SPAN.OLDS) if get(walk, WALK.STARTS_GIVEN) else 0
-        mean(span, n - m, leaf, row + m, lo + m, h)
+        set_rows(span, n - m, leaf, row + m, lo + m, h)
         rows(recurrent, span)
     projection = get(walk, WALK.PROJECTION)
     if projection and n:
         every = blocks(projection, get(walk, WALK.P))
         raw = get(walk, WALK.RAW) + row * get(walk, WALK.H) * get(walk, WALK.SIZE)
-        mean(span, n, get(walk, WALK.PROJECT), row, lo, raw)
-        among(span, 0, every)
+        set_rows(span, n, get(walk, WALK.PROJECT), row, lo, raw)
+        set_blocks(span, 0, every)
         rows(projection, span)
         last = max(last, every)
-    keep_last(walk, t, lo, hi, block, last)
+    copy_last(walk, t, lo, hi, block, last)
 
 
-@native(6)
+@compiled(6)
 def rows_back(walk, span, n, leaf, from_row, sequence):
-    """R' d_rh of the n rows from `from_row` on (none are known if that is -1), and the leaf on it.
+    """R' d_rh of n rows, `from_row` and following, for the leaf. If from_row is -1, d_rh is zero there.
 
-    The span says the rest: for which blocks, which rows, which old states.
+    Blocks, rows and old states are in the span.
     """
     recurrent = get(walk, WALK.RECURRENT)
-    first, stride = get(recurrent, PRODUCT.RUN), get(recurrent, PRODUCT.RUN + 1)
-    mean(span, n, leaf, get(span, SPAN.ROW), sequence, first + from_row * stride if from_row >= 0 else 0)
+    first, stride = get(recurrent, PRODUCT.RUN), get(recurrent, PRODUCT.RUN_ROW)
+    set_rows(span, n, leaf, get(span, SPAN.ROW), sequence, first + from_row * stride if from_row >= 0 else 0)
     put(span, SPAN.FROM, from_row)
     rows(recurrent, span)
 
 
-@native(6)
+@compiled(6)
 def step_backward(walk, s, lo, hi, block, last):
     span, reverse, projection = new_span(), get(walk, WALK.REVERSE), get(walk, WALK.PROJECTION)
     t = s if reverse else get(walk, WALK.T) - 1 - s
     before, after = (t + 1, t - 1) if reverse else (t - 1, t + 1)
     n, known = live(walk, t, lo, hi), live(walk, after, lo, hi)
-    among(span, block, last)
-    if n < known and get(walk, WALK.FINISH):  # these had started with the step after
+    set_blocks(span, block, last)
+    if n < known and get(walk, WALK.FINISH):  # these sequences started with the step after
         put(span, SPAN.ROW, 0)
         rows_back(walk, span, known - n, get(walk, WALK.ENDING), first_row(walk, after) + lo + n, lo + n)
     known, going_on = min(n, known), min(n, live(walk, before, lo, hi))
@@ -171,30 +172,30 @@ def step_backward(walk, s, lo, hi, block, last):
         rows_back(walk, span, end - r, leaf, first_row(walk, after) + lo + r if r < known else -1, lo + r)
         if projection:
             a = get(walk, WALK.D_PROJECTED) + row * get(walk, WALK.P) * get(walk, WALK.SIZE)
-            mean(span, end - r, get(walk, WALK.POINTWISE), row, lo + r, a)
-            among(span, 0, blocks(projection, get(walk, WALK.H)))
+            set_rows(span, end - r, get(walk, WALK.POINTWISE), row, lo + r, a)
+            set_blocks(span, 0, blocks(projection, get(walk, WALK.H)))
             rows(projection, span)
-            among(span, block, last)
+            set_blocks(span, block, last)
         r = end
     within = get(walk, WALK.WITHIN)
     if within and n:
         rows_of_whole(within, first_row(walk, t) + lo, n, get(within, PRODUCT.STORE))
 
 
-@native(5)
+@compiled(5)
 def end_backward(walk, lo, hi, block, last):
     if get(walk, WALK.FINISH) and get(walk, WALK.T):
         t = get(walk, WALK.T) - 1 if get(walk, WALK.REVERSE) else 0
         n, span = live(walk, t, lo, hi), new_span()
         if n:
-            among(span, block, last)
+            set_blocks(span, block, last)
             put(span, SPAN.ROW, 0)
             rows_back(walk, span, n, get(walk, WALK.ENDING), first_row(walk, t) + lo, lo)
 
 
-@native(2)
+@compiled(2)
 def start_values(walk, back):
-    """The states that the walk starts from; and what adds up on the way back."""
+    """Writes the states that the walk starts from, and zeros where sums begin."""
     for k in range(get(walk, WALK.STATE_COUNT)):
         given, to = get(walk, WALK.GIVEN + k), get(walk, (WALK.CARRY if back else WALK.INITIAL) + k)
         size = get(walk, WALK.B) * width_of(walk, k) * get(walk, WALK.SIZE)
@@ -206,9 +207,9 @@ def start_values(walk, back):
         zero(get(walk, WALK.D_PARAM + k), get(walk, WALK.B) * get(walk, WALK.H) * get(walk, WALK.SIZE))
 
 
-@native(2)
+@compiled(2)
 def make_ready(launch, back):
-    """Start values and panels, item by item, each by whoever is free."""
+    """Start values and panels. A thread that is free takes the next item."""
     walks, item = get(launch, LAUNCH.WALKS), ticket(launch, LAUNCH.READY_TAKEN)
     passed = walks
     while item < passed:
@@ -226,7 +227,7 @@ def make_ready(launch, back):
     wait(launch, launch, LAUNCH.READY_DONE, passed)
 
 
-@native(6)
+@compiled(6)
 def walk_steps(walk, back, lo, hi, block, last):
     for s in range(get(walk, WALK.T)):
         if back:
@@ -237,16 +238,16 @@ def walk_steps(walk, back, lo, hi, block, last):
         end_backward(walk, lo, hi, block, last)
 
 
-@native(1, Int)
+@compiled(1, Int)
 def blocks_of(walk):
-    """Of the product with R."""
+    """The number of blocks of the product with R."""
     recurrent = get(walk, WALK.RECURRENT)
     return blocks(recurrent, get(recurrent, PRODUCT.COLUMNS))
 
 
-@native(2)
+@compiled(2)
 def walk_slices(launch, back):
-    """Slice after slice, each with all its steps, until none is left."""
+    """Takes slice after slice, each with all its steps, until none is left."""
     walks, first, bounds = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), get(launch, LAUNCH.BOUNDS)
     items, item = walks * get(launch, LAUNCH.SLICES), ticket(launch, LAUNCH.SLICE_TAKEN)
     while item < items:
@@ -257,9 +258,9 @@ def walk_slices(launch, back):
     wait(launch, launch, LAUNCH.SLICE_DONE, items)
 
 
-@native(3)
+@compiled(3)
 def walk_units(launch, back, team):
-    """This thread's units, in every step; the team meets after each."""
+    """The units of this thread, in every step. The team meets after each step."""
     walks, first, stride = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), WALK.WALK_SIZE * 8
     every, me, hi = blocks_of(first), ticket(launch, LAUNCH.SLICE_TAKEN), get(first, WALK.B)
     block, last = every * me // team, every * (me + 1) // team
@@ -276,11 +277,11 @@ def walk_units(launch, back, team):
         meet(launch, team, get(first, WALK.T) + 1)
 
 
-@native(1)
+@compiled(1)
 def run(launch):
-    """What each thread of the team does. How many they are is asked here: it may be fewer than were called for."""
+    """What each thread of the team does. The team may be smaller than requested, so its size is read here."""
     mode, back = flush_denormals(), get(launch, LAUNCH.BACK)
-    team = 1 if get(launch, LAUNCH.ALONE) else ask(get(launch, LAUNCH.TEAM))
+    team = 1 if get(launch, LAUNCH.ALONE) else call0(get(launch, LAUNCH.TEAM))
     make_ready(launch, back)
     if not back:
         call2(get(launch, LAUNCH.MULTIPLY), launch, team)
@@ -293,9 +294,9 @@ def run(launch):
     restore_denormals(mode)
 
 
-@native(4)
+@compiled(4)
 def start(program, addresses, block, parallel):
-    """Writes the block of a call (program.py) and has a team run it, or the thread that calls if there is none."""
+    """Writes the block of a call (program.py), and runs it by a team. If parallel is 0, the calling thread runs it."""
     words, slots, inner = get(program, records.WORDS), get(program, records.SLOTS), get(program, records.INNER)
     template = program + records.PROGRAM_SIZE * 8
     copy(block, template, words * 8)

@@ -1,4 +1,4 @@
-"""What can be turned off, to see what it buys: the knobs of a loop nest, as in schedules of Halide."""
+"""Which optimisations are on. Each can be turned off, to measure what it gains, as in schedules of Halide."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +10,9 @@ from .target import Host, Target, host
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the kernels compute. The default is the fastest that we know; with everything off they are scalar loops.
+    """How the kernels compute. The default is the fastest that we know. With everything off they are scalar loops.
 
-    tile         "register": sums of several rows and columns stay in registers while the weights pass by;
+    tile         "register": the sums of several rows and columns stay in registers;
                  (rows, columns): blocks of that many rows and columns, whose weights stay in cache, row by row;
                  None: one sum after another
     vectorise    as many numbers at a time as a register holds
@@ -51,7 +51,7 @@ class Schedule:
         if self.tile is None:
             return Target(double, lanes, 1, 1, apart=apart)
         if self.tile == "register":
-            # 2 vectors of sums per row; what is left of the registers holds a panel's two and a number for all lanes
+            # 2 vectors of sums per row; the other registers hold two vectors of a panel, and a number of A in all lanes
             return Target(double, lanes, (machine.registers - 4) // 2, apart=apart)
         rows, columns = self.tile
         target = Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)

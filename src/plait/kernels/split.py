@@ -1,19 +1,19 @@
-"""How the threads share a walk: the batch, cut into slices (Layout.shares), or the units of every step."""
+"""How the threads share a walk: each has a slice of the batch (Layout.shares), or some of the units of every step."""
 
 from ..layout import Layout
 from .target import Form
 
 # Measured, on a core with vectors of 256 bits
 RATE = 40e9  # multiplications with additions a second, of one thread
-BANDWIDTH = 80e9  # bytes of weights a second from the last cache, beside the arithmetic
-CACHE = 1 << 18  # bytes of weights that a nearer one holds
-BARRIER = 3e-6  # seconds: less if the other thread is there, much more if somebody else has its core
-GAIN = 1.05  # what the meetings must bring, to be worth that risk
+BANDWIDTH = 80e9  # bytes of weights a second that come from the last cache during the arithmetic
+CACHE = 1 << 18  # bytes of weights that stay in the cache of a core
+BARRIER = 3e-6  # seconds for one meeting; longer if another process has the core
+GAIN = 1.05  # sharing units must be this much faster to be chosen
 
 
 def by_units(form: Form, layout: Layout, H: int, walks: int, threads: int) -> bool:
-    """Whether the threads share the units. They meet after each step, which costs BARRIER; but none is idle for lack of
-    sequences, and each reads its own part of the weights only.
+    """Whether the threads share the units. Then they meet after each step, which costs BARRIER. But no thread is idle
+    if there are few sequences, and each reads only its own part of the weights.
     """
     blocks, B = -(-H // form.target.width), layout.B
     if threads == 1 or blocks < threads or form.projected:

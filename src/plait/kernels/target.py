@@ -17,7 +17,7 @@ IS_X86 = platform.machine() in ("x86_64", "AMD64")
 @dataclass(frozen=True)
 class Host:
     name: str
-    features: tuple[str, ...]  # those that it has, sorted
+    features: tuple[str, ...]  # sorted
     machine: str
 
     @property
@@ -69,22 +69,22 @@ class Target:
 
     @property
     def suffix(self) -> str:
-        """How LLVM's intrinsics call this vector."""
+        """The name of this vector in the names of LLVM's intrinsics."""
         return f"v{self.lanes}f{8 * self.size}"
 
     def panels(self, rows: int) -> int:
-        """How many panels a tile of so few rows takes at once, to keep the multipliers busy: a power of two."""
+        """How many panels a tile with this number of rows takes at once, a power of two: few rows take more."""
         return 1 << ((self.rows // rows).bit_length() - 1)
 
 
-Run = tuple[str, int, int]  # "gates" or "extra", the first column of H, how many
+Run = tuple[str, int, int]  # "gates" or "extra", the first column of H numbers, how many columns
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
     """A cell as a kernel sees it: one object for each cell and kind of number, compared by identity.
 
-    The gates' buffer may be used three times over: for wx, for what is saved, for d_wx.
+    The buffer of the gates may be used three times: for wx, then for what is saved, then for d_wx.
     """
 
     cell: type[Cell]
@@ -111,12 +111,12 @@ class Form:
 
     @cached_property
     def apart(self) -> list[int]:
-        """The gates whose d_rh is not their d_wx: it lies in the extra columns, in this order."""
+        """The gates whose d_rh is not their d_wx: it is in the extra columns, in this order."""
         return [g for g, shared in enumerate(self.trace.shared) if not shared]
 
     @cached_property
     def E(self) -> int:
-        """Columns of H beside the gates': for what else is saved, and for each d_rh that is not d_wx."""
+        """Columns of H numbers besides those of the gates: for more saved values, and each d_rh that is not d_wx."""
         return self.trace.extra
 
     @cached_property

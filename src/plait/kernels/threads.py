@@ -1,7 +1,7 @@
-"""Who runs a kernel: torch's own OpenMP threads, as many as torch.set_num_threads says.
+"""The threads that run a kernel: torch's own OpenMP threads, as many as torch.set_num_threads says.
 
-One thread alone after a fork (the child has no others, and waiting for them would never end), inside another parallel
-region, while another Python thread has the team, and where torch's OpenMP cannot be found.
+The calling thread works alone after a fork (the child has no other threads, and would wait for them forever), inside
+another parallel region, while another Python thread uses the team, and where torch's OpenMP cannot be found.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 class Place(ctypes.Structure):
-    """What dladdr tells of an address."""
+    """What dladdr says about an address."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("file", "base", "symbol", "address")]
 
@@ -47,13 +47,13 @@ class OpenMP:
         self.path = os.fsdecode(ctypes.string_at(place.file)) if place.file else "unknown"
 
     def is_torchs(self) -> bool:
-        """Whether torch hears of it when this runtime is told another number of threads."""
+        """Whether torch reports the number of threads that we set in this runtime."""
         count = torch.get_num_threads()
-        other = count - 1 if count > 1 else 2  # more than there are might not be granted
+        other = count - 1 if count > 1 else 2  # a runtime may refuse more threads than there are
         self.set_threads(other)
-        heard = torch.get_num_threads() == other
+        is_same = torch.get_num_threads() == other
         self.set_threads(count)
-        return heard
+        return is_same
 
 
 def address_of(function: Any) -> int:
@@ -62,18 +62,17 @@ def address_of(function: Any) -> int:
 
 @cache
 def openmp() -> OpenMP | None:
-    """The runtime that torch uses, whichever others were loaded before it or after it: a kernel on the threads of
-    another one would have to share the cores with torch's.
+    """The runtime that torch uses. Others may be loaded, too, but their threads would compete with torch's for cores.
 
-    The dynamic linker looks for what torch's library needs among the libraries that are open to all (LD_PRELOAD), then
-    among those that torch came with. So one of these two has it.
+    The dynamic linker searches first the global libraries (LD_PRELOAD) and then those that came with torch. So one of
+    these two has the runtime.
     """
     if sys.platform == "win32":  # torch's runtime there has no GOMP_parallel
         return None
     for file in (torch._C.__file__, None):
         try:
             found = OpenMP(ctypes.CDLL(file))
-        except (AttributeError, OSError):  # it has no such entry point, or is no library on disk
+        except (AttributeError, OSError):  # it has no such function, or is no library on disk
             continue
         if found.is_torchs():
             return found
@@ -91,24 +90,27 @@ def sched_yield() -> int:
 
 
 def team_size() -> int:
-    """The address of the function that says how many a team has come to be."""
+    """Address of the function that returns the real size of the team."""
     omp = openmp()
     return 0 if omp is None else omp.team_size
 
 
 @cache
 def start() -> Any:
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(compiler.walk()["plait_start"])
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(compiler.shared()["plait_start"])
 
 
 def threads() -> int:
-    """How many a kernel may count on. It may still get fewer."""
+    """The number of threads to plan for. There may be fewer."""
     omp = None if _forked else openmp()
     return 1 if omp is None or omp.inside() else torch.get_num_threads()
 
 
 def run(program: int, addresses: int, workspace: int, count: int) -> None:
-    """The program on `count` threads, or on this one alone if another Python thread has the team. All are addresses."""
+    """Runs the program on `count` threads, or on this one alone if another Python thread uses the team.
+
+    The first three arguments are addresses.
+    """
     omp = openmp() if count > 1 else None
     if omp is not None and _team.acquire(blocking=False):
         try:

@@ -1,8 +1,8 @@
 """A register tile: a few rows of A times one or more panels of weights, accumulated in registers.
 
-A panel holds `width` columns, one row after another: first what the sums start from (the bias), then the weights. The
-result goes to a scratch of fixed layout, [panel][row][column], where the gates read it. A sum runs over k in order,
-whatever the tile: a row's result does not depend on the rows beside it.
+A panel has `width` columns, one row after another: first the row that the sums start from (the bias), then the weights.
+The result goes to a scratch of fixed layout, [panel][row][column], where the gates read it. A sum runs over k in order
+in every tile. So the result of a row does not depend on the rows beside it.
 """
 
 from itertools import product
@@ -68,9 +68,9 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
         total = emit.intrinsic(f"llvm.fma.{target.suffix}", target.vector, x, w, sums[r, p, v])
         sums[r, p, v].add_incoming(start[r, p, v], before)
         sums[r, p, v].add_incoming(total, loop)
-        start[r, p, v] = total  # from here on: the end
+        start[r, p, v] = total  # from here on the end of the sum
 
-    # The fewer ones are held in registers, the others come and go: all sums must stay.
+    # The smaller operand stays in registers, the other is loaded again; the sums never leave.
     columns = list(product(range(panels), range(vectors)))
     if rows < len(columns):
         held = [number(r) for r in range(rows)]
@@ -147,7 +147,7 @@ def pack_transposed_function(module: ir.Module, target: Target, name: str) -> No
 
 
 def transposed(emit: Emitter, rows: list[ir.Value]) -> list[ir.Value]:
-    """A square of vectors, by exchanging ever larger halves."""
+    """The transpose of a square of vectors: exchanges single numbers, then pairs, then fours, and so on."""
     lanes, half = len(rows), 1
     while half < lanes:
         for i in range(0, lanes):

@@ -1,7 +1,7 @@
 """Numbers that emit LLVM instructions: the text of a cell, run on them, becomes machine code.
 
-A `Vector` stands for several registers that take the same operations. They are emitted side by side, so that the
-processor has something to do while it waits for one of them.
+A `Vector` is several registers that take the same operations. Their instructions are emitted side by side, so that the
+processor can go on with one register while it waits for another.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class Emitter:
         self.build.store(value, self.at(address, value.type)).align = self.target.size
 
     def store_first(self, places: Sequence[tuple[ir.Value, ir.Value]], count: ir.Value) -> None:
-        """The first `count` lanes, fewer than all, of each (address, vector): in halves, for masked stores are slow."""
+        """Stores the first `count` lanes, not all, of each (address, vector). In halves: masked stores are slow."""
         build, lanes = self.build, self.target.lanes
         while lanes > 1:
             lanes //= 2
@@ -132,7 +132,7 @@ class Vector:
     __radd__, __rmul__ = __add__, __mul__
 
     def compare(self, sign: str, other: Any) -> "Vector":
-        """A condition for `where`; with a NaN it never holds."""
+        """A condition for `where`; NaN compares as false."""
         return self.map(lambda a, b: self.emit.build.fcmp_ordered(sign, a, b), other)
 
     def __lt__(self, other: Any) -> "Vector":
@@ -158,5 +158,6 @@ class Vector:
         return where(above > high, high, above)
 
 
-def where(condition: Vector, a: Vector | float, b: Vector | float) -> Vector:
-    return condition.map(condition.emit.build.select, a, b)
+def where(condition: Vector, then: Vector | float, otherwise: Vector | float) -> Vector:
+    """`then` where the comparison is true, else `otherwise`; NaN compares as false."""
+    return condition.map(condition.emit.build.select, then, otherwise)

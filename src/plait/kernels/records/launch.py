@@ -1,19 +1,19 @@
-"""One for all threads. The tickets, which threads write, lie a cache line apart from what they read."""
+"""One record for all threads. The tickets, which threads write, are on other cache lines than the words they read."""
 
-ALONE = 0  # the thread that calls is the team
+ALONE = 0  # 1: the calling thread works alone
 TEAM = 1  # address of omp_get_num_threads
 YIELD = 2  # address of sched_yield
-BACK = 3  # whether the walks go back
-BY_UNITS = 4  # the threads share the units of each step, not the batch
-WALKS, FIRST_WALK = 5, 6  # how many, one a direction; address of the first, the others follow
-PRODUCTS, FIRST_PRODUCT = 7, 8  # the same of all products: of the walks first, then those of whole sequences
+BACK = 3  # 1: backward
+BY_UNITS = 4  # 1: threads share the units of each step; 0: the batch
+WALKS, FIRST_WALK = 5, 6  # how many, one for each direction; address of the first, the others follow
+PRODUCTS, FIRST_PRODUCT = 7, 8  # the same for the products: those of the walks, then those of whole sequences
 WHOLE = 9  # the number of the first product of a whole sequence
-ROUNDS = 10  # those come in so many rounds: each begins when the one before has ended
-MULTIPLY = 11  # address of plait_multiply, which does them
+ROUNDS = 10  # number of rounds of those: a round begins when the one before has ended
+MULTIPLY = 11  # address of plait_multiply, which computes them
 SLICES = 12  # into how many slices the batch is cut
-BOUNDS = 13  # address of their first sequences, and of the last one's end
-WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of every thread's own memory, bytes of each
-# tickets
+BOUNDS = 13  # address of the first sequence of each slice, and the end of the last
+WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of the memory of the threads, bytes for each thread
+# tickets: pieces of work that were taken, and that are done
 READY_TAKEN, SLICE_TAKEN, MEMBER = 16, 17, 18
 ARRIVED, READY_DONE, SLICE_DONE = 32, 33, 34
 LAUNCH_SIZE = 48

@@ -1,40 +1,44 @@
 """Rows of A times B, whose columns are packed in panels: the sum over k of A[row][k] B[k][column].
 
-A row of A may lie in several places: in runs of columns, one after another. A block is as many columns as a tile has;
-the products of a walk have one panel a gate for each block.
+A row of A may be in several places: each run of its columns has its own matrix. A block has as many columns as a tile.
+The products of a walk have one panel per gate for each block.
 """
 
 from . import MOST_GATES
 
 # what the tile was compiled for, and where it is
 SIZE, WIDTH, TILE_ROWS = 0, 1, 2  # bytes of a number, columns of a block, rows of a tile
-LANES = 3  # columns for which a tile of one vector is enough; 0 if all tiles have but one
+LANES = 3  # columns for which a tile of one vector is enough; 0 if all tiles have only one
 ROW_CHUNK = 4  # rows that are computed together, 0 for all
-TILE, TILE_ON = 5, 6  # addresses: of a tile that starts from the panel's first line, and of one that adds on
+TILE, TILE_ON = (
+    5,
+    6,
+)  # addresses of a tile that starts from the first line of the panel, and of one that adds on
 MULTIPLY_ROWS = 7  # address of plait_rows
-OWNER = 8  # the record that what is called on the results is told of: the walk, or this one
-TOUCH = 9  # address: asks for the memory that the results will need, or 0
-APART = 10  # where all results of a step go before they are used; 0: each tile's are used at once
+OWNER = 8  # the record that is passed to the leaf that gets the results: the walk, or this product
+TOUCH = 9  # address of the leaf that prefetches the memory for the results, or 0
+APART = 10  # address for all results of a step, which are used later; 0: those of a tile are used at once
 # packing
-PANELS, EACH, COLUMNS, DEPTH = 11, 12, 13, 14  # address; panels a block; columns; terms of a sum
+PANELS, EACH, COLUMNS, DEPTH = 11, 12, 13, 14  # address; panels per block; columns; terms of a sum
 FACTOR, FACTOR_ROW = 15, 16  # B, or its transpose: address, bytes from row to row
-TRANSPOSED, PACK = 17, 18  # whether it is the transpose; address of what packs it
-BIAS = 19  # address of what the sums start from, or 0 for zeros
-READY = 20  # the panels are packed already
-IDLE = 21  # all rows are zeros: only what the sums start from is packed
+TRANSPOSED, PACK = 17, 18  # 1: it is the transpose; address of the leaf that packs it
+BIAS = 19  # address of the numbers that the sums start from, or 0 for zeros
+READY = 20  # 1: the panels are packed already
+IDLE = 21  # 1: all rows are zeros, so only the bias is packed
 # the runs of A: address of the first row, bytes from row to row, columns
 RUNS, RUN = 22, 23
+RUN_ROW, RUN_COLUMNS = RUN + 1, RUN + 2  # of the first run; those of the next come PER_RUN words later
 PER_RUN = 3
 # of a whole sequence
 M = RUN + PER_RUN * MOST_GATES  # rows of A and C
-OUTER = M + 1  # K is the longest: A and B are read by columns, B is packed piece by piece, C adds up
+OUTER = M + 1  # 1: A' B, a sum over all rows of A and B. B is packed in pieces, and their results add up in C
 C, C_ROW = M + 2, M + 3  # address, bytes from row to row
 STEP = M + 4  # OUTER: bytes from k to k of A
 SUMS = M + 5  # OUTER: where the sums of A over k go, or 0
 CHUNK = M + 6  # rows of C that are computed together
-BLOCKS = M + 7  # OUTER: blocks of columns that are
-ROUND = M + 8
-UNITED = M + 9  # the walk does it
-STORE, ADD, SUM = M + 10, M + 11, M + 12  # addresses: C = results, C += results, sums
-TAKEN, DONE = M + 16, M + 24  # tickets
+BLOCKS = M + 7  # OUTER: blocks of columns of C that are computed together
+ROUND = M + 8  # in which round of the launch it is computed
+UNITED = M + 9  # 1: the walk computes it, step by step
+STORE, ADD, SUM = M + 10, M + 11, M + 12  # addresses of the leaves: C = results, C += results, sums
+TAKEN, DONE = M + 16, M + 24  # tickets: pieces of work that were taken, and that are done
 PRODUCT_SIZE = M + 32

@@ -1,4 +1,4 @@
-"""From numba's functions and LLVM's modules to machine code."""
+"""Object files: machine code from numba's functions and LLVM's modules."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from numba.core.registry import cpu_target
 from .target import I64, Form
 
 
-def walks() -> bytes:
-    """What all cells share, callable from C."""
-    from . import products, recurrence  # numba compiles what they hold when they are imported
+def shared() -> bytes:
+    """The loops that all cells share, callable from C."""
+    from . import products, recurrence  # numba compiles their functions when they are imported
 
-    module, target, libraries = ir.Module("plait_walks"), cpu_target.target_context, []
+    module, target, libraries = ir.Module("plait_shared"), cpu_target.target_context, []
     for name, function in (
         ("plait_rows", products.multiply_rows),
         ("plait_multiply", products.multiply),
@@ -28,17 +28,17 @@ def walks() -> bytes:
         target.call_conv.call_function(build, callee, types.void, arguments, entry.args)
         build.ret_void()
         libraries.append(result.library)
-    return machine_code(module, *libraries)
+    return object_file(module, *libraries)
 
 
 def leaves(form: Form) -> bytes:
     from .leaves import leaves as module
 
-    return machine_code(module(form))
+    return object_file(module(form))
 
 
-def machine_code(module: ir.Module, *libraries: Any) -> bytes:
-    """An object file, optimised for this processor; nothing in it refers to Python."""
+def object_file(module: ir.Module, *libraries: Any) -> bytes:
+    """Optimised for this processor. Nothing in it refers to Python."""
     with global_compiler_lock:
         library = cpu_target.target_context.codegen().create_library(module.name)
         library.enable_object_caching()
