@@ -6,7 +6,7 @@ import torch
 from plait import PlaitError, engines
 from plait.cells import CELLS
 from plait.engines import Layout, Needs, Weights
-from plait.engines.python import Walk
+from plait.engines.python import BackThroughTime
 from plait.engines.tape import Room
 from plait.ladder.rungs import engine_deviation
 
@@ -28,7 +28,7 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
     counts = {}
     for T in (4, 8):
         taken = 0
-        back = Walk.back
+        back = BackThroughTime.back
 
         def counted(self, steps, *rest, back=back):
             nonlocal taken
@@ -36,7 +36,7 @@ def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(name: str
             back(self, steps, *rest)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Walk, "back", counted)
+            patched.setattr(BackThroughTime, "back", counted)
             cell, engine = CELLS["gru"], engines.get(name)
             w = Weights(torch.randn(6, 1), torch.randn(6, 2), None, None, None)
             x, layout = torch.randn(T, 1), Layout(T, 1)

@@ -39,7 +39,7 @@ def measure(
     check(repeats, seed)
     between("size", size, 1, WIDEST)
     parse_cell(cell)
-    engines.check(engine)
+    engines.check_name(engine)
     torch.manual_seed(seed)
     cases = [({"batch": B}, Case(cell, B, STEPS, size, size)) for B in BATCHES]
     cases += [({"size": n, "T": T}, Case(cell, BATCH, T, n, n)) for n, T in SIZES.items()]

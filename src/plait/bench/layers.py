@@ -108,7 +108,7 @@ def measure(
 ) -> Report:
     check(repeats, seed)
     names = parse_cells(cells)
-    engines.check(engine)
+    engines.check_name(engine)
     run = allocators.get(malloc)
     if random is None:
         cases = parse_shapes(SHAPES if shapes is None else shapes, names)

@@ -1,4 +1,4 @@
-"""The table of engines. Each lives in a file of its own, imported when it is first used."""
+"""The table of engines. Each has a file of its own, which is imported when it is first used."""
 
 from functools import cache
 from importlib import import_module
@@ -35,15 +35,15 @@ def get(name: str) -> Engine:
     return engine
 
 
-def check(name: str) -> str:
-    """The name itself, if there is such an engine."""
+def check_name(name: str) -> str:
+    """The name itself, or an error if there is no such engine."""
     if name != "auto":
         get(name)
     return name
 
 
 def choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
-    """The engine of that name, or the first of AUTO that can run the layer: its name. A sentence if there is none."""
+    """The name of the engine that runs the layer: for `auto` the first of AUTO that can. An error if none can."""
     return _choose(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy takes a class's hash for its objects'
 
 
@@ -62,4 +62,4 @@ def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.devic
 
 
 __all__ = ["AUTO", "ENGINES", "Derivative", "Engine", "Gradients", "Layout", "Needs", "Prepared", "Tape", "Weights"]
-__all__ += ["check", "choose", "get", "names"]
+__all__ += ["check_name", "choose", "get", "names"]

@@ -1,7 +1,7 @@
-"""What an engine is: it runs the recurrence of one layer, because only that is sequential, and what belongs to it.
+"""What an engine is: it runs one layer through time, forward and backward.
 
-Everything that has a time and a batch axis is a matrix (N, F) of rows, as layout.py says: nothing is ever computed for
-padding. A dense batch may come as (T, B, F).
+Everything that has a time and a batch axis is a matrix (N, F) of rows, as layout.py says: nothing is computed for
+padding. A dense batch may also be (T, B, F).
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, cell: type[Cell], tensors: Sequence[Tensor], *, bias: bool) -> "Weights":
-        """From torch's order: w_ih, w_hh, then the biases and the projection, if any; then the cell's own."""
+        """From tensors in torch's order: w_ih, w_hh, biases and projection, if there are any; then the cell's own."""
         K = len(cell.params)
         params = tuple(tensors[len(tensors) - K :])
         rest = tensors[4 : len(tensors) - K] if bias else tensors[2 : len(tensors) - K]
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 
 
 class Prepared:
-    """The weights of one direction, ready for any number of walks; and the sizes that they tell."""
+    """The weights of one direction, ready for any number of walks, and its sizes."""
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool) -> None:
         self.cell, self.weights, self.reverse = cell, weights, reverse
@@ -75,13 +75,13 @@ class Needs(NamedTuple):
 
     @classmethod
     def but_weights(cls, ps: Sequence[Prepared], x: bool = True) -> "Needs":
-        """For the weights' part comes later, by `weight_gradients`."""
+        """All but those of the weights, which `weight_gradients` computes later."""
         return cls(x, [True] * len(ps[0].cell.states), [[False] * len(p.weights.tensors) for p in ps])
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """What the way back leaves. d_rh comes as columns that lie apart, in the order of the gates."""
+    """The result of the way back. The columns of d_rh may be in several matrices, in the order of the gates."""
 
     d_wx: Tensor  # (N, G*H)
     d_rh: Sequence[Tensor]  # (N, .) each; may be d_wx itself, or parts of it
@@ -93,7 +93,7 @@ class Gradients(NamedTuple):
     x: Tensor | None
     states: list[Tensor]  # per state (D, B, .), if one was wanted
     weights: list[list[Tensor | None]]  # per direction, in their order
-    derivatives: list[Derivative]  # per direction: what `weight_gradients` takes, as long as the tape is not reused
+    derivatives: list[Derivative]  # per direction, for `weight_gradients`; valid until the tape is used again
 
 
 States = Sequence[Tensor | None]
@@ -101,14 +101,14 @@ States = Sequence[Tensor | None]
 
 def check_source(source: Sequence[Tensor] | None, keep: bool) -> None:
     if keep and source is not None:
-        raise ValueError("a walk with a source keeps no tape: pass keep=False, and linearise at its states.")
+        raise ValueError("a walk with a source keeps no tape: pass keep=False, and call linearise with its states.")
 
 
 class Engine(ABC):
-    """One direction: prepare, then project, recur, recur_vjp, input_gradient, weight_gradients.
+    """For one direction: prepare, then project, recur, recur_vjp, input_gradient, weight_gradients.
 
-    `forward` and `backward` are those for a whole layer in all its directions. There a state of all D directions is one
-    tensor (D, B, .), as in torch.nn.
+    `forward` and `backward` do all of these for a layer with D directions. There a state is one tensor (D, B, .), as in
+    torch.nn.
     """
 
     name: str
@@ -116,10 +116,10 @@ class Engine(ABC):
 
     @abstractmethod
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
-        """None if this engine can run such a layer, else the sentence that the user reads."""
+        """None if this engine can run such a layer, else the reason, as a sentence for the user."""
 
     def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Prepared:
-        """lasting: for more than one call, while the weights stand still."""
+        """lasting: for several calls, between which the weights do not change."""
         return Prepared(cell, w, reverse)
 
     # --- one direction
@@ -136,10 +136,10 @@ class Engine(ABC):
         keep: bool = True,
         out: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Tensor], Tape | None]:
-        """From state0 (None: zeros) through all steps -> per state the last ones (B, .), and the tape if it is kept.
+        """From state0 (None: zeros) through all steps -> the last states (B, .), and the tape if keep is true.
 
-        source: per state (N, .), added to each new one; such a walk keeps no tape, `linearise` makes one at its states.
-        out: per state where all of them go (N, .), or None. wx stays as it is.
+        source: per state (N, .), added to each new state. Such a walk keeps no tape: `linearise` makes one.
+        out: per state (N, .), where the states of all steps are written to, or None. wx is not changed.
         """
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Engine(ABC):
     ) -> tuple[Derivative, list[Tensor]]:
         """d_ of all states (N, .) and of the last ones (B, .) -> the derivative, and d_ of the initial ones (B, .).
 
-        spend: the tape may be overwritten. Else it stays as it is.
+        spend: the tape may be overwritten. Otherwise it is not changed.
         """
 
     def linearise(
@@ -161,14 +161,14 @@ class Engine(ABC):
         *,
         dt: float = 1,
     ) -> Tape:
-        """The tape of steps that start from given states, all at once: they need not be each other's results."""
+        """The tape of all steps, each from a given state. The states need not be the results of the steps before."""
         about = Tape(layout, p.reverse, dt, state0, states, wx, wx, None)
-        before = [about.before_all(k) for k in range(len(states))]  # a step of every row by itself
+        before = [about.before_all(k) for k in range(len(states))]  # each row takes one step
         _, tape = self.recur(p, wx, before, Layout(1, layout.N), dt=dt)
         assert tape is not None
         return Tape(layout, p.reverse, dt, state0, tape.states, tape.gates, tape.extra, tape.raw, states, tape.memory)
 
-    # The products over whole sequences, which are the same for all engines but for who does them.
+    # The products over whole sequences. Engines differ only in what computes them.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
@@ -194,7 +194,7 @@ class Engine(ABC):
         wanted: Sequence[bool] | None = None,
         into: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor | None]:
-        """In the order of the weights' tensors, None for those that are not wanted; added to what is in `into`."""
+        """In the order of the weights, None for those that are not wanted. They are added to the tensors of `into`."""
         w, before = p.weights, tape.before_all(0)
 
         def of_bias() -> Tensor:
@@ -229,9 +229,9 @@ class Engine(ABC):
         keep: bool = True,
         dt: float = 1,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Rows (N, I) or (T, B, I) -> as many (., D*P), the last states, and the memory of the tapes, if kept.
+        """Rows (N, I) or (T, B, I) -> as many rows (., D*P), last states, and the memory of the tapes if keep is true.
 
-        The rows are the caller's own: what is done to them does not reach the tapes.
+        The caller may change the rows: the tapes have their own.
         """
         layout.check_rows(x, ps[0].weights.w_ih.shape[1])
         P, rest = ps[0].P, [None] * (len(ps[0].cell.states) - 1)
@@ -259,7 +259,7 @@ class Engine(ABC):
         spend: bool = False,
         dt: float = 1,
     ) -> Gradients:
-        """spend: what was kept may be overwritten."""
+        """kept: the memory of the tapes. spend: it may be overwritten."""
         layout.check_rows(x, ps[0].weights.w_ih.shape[1])
         rows, P, S = x.flatten(0, -2), ps[0].P, len(d_finals)
         d_flat = None if d_rows is None else d_rows.flatten(0, -2)
@@ -277,6 +277,6 @@ class Engine(ABC):
         return Gradients(None if d_x is None else d_x.view(x.shape), d_initial, d_weights, derivatives)
 
     def blank(self, ps: Sequence[Prepared], N: int, B: int, like: Tensor, dt: float = 1) -> list[Tensor]:
-        """The memory of the tapes, with nothing in it: how much it is, for torch.compile."""
+        """Empty memory for the tapes: torch.compile needs its size."""
         rooms = [Room(p.cell, dt, N, B, p.H, p.P, p.weights.w_hr is not None, p.reverse) for p in ps]
         return [like.new_empty(room.total) for room in rooms]

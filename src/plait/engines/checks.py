@@ -1,5 +1,5 @@
-"""Whether what a kernel is given fits together. A kernel knows only addresses, and would read and write past the end of
-a tensor that is too short.
+"""Checks of the arguments of a kernel. A kernel has only addresses: it would read and write past the end of a tensor
+that is too short.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | 
     if x.dim() >= 2 and x.shape[-1] == I and fit(ps, x, [(x, layout.N * I), *sizes]):
         return
     layout.check_rows(x, I)
-    check([*of_weights(ps), *of_states("initial state", ps, state0 or (), layout.B)], x)
+    check_shapes([*of_weights(ps), *of_states("initial state", ps, state0 or (), layout.B)], x)
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
 
@@ -34,9 +34,9 @@ def check_backward(
     d_finals: States,
     layout: Layout,
 ) -> None:
-    """Also of what came out of the forward pass: hooks on saved tensors, and callers of the op, may give others.
+    """Also checks the results of the forward pass: hooks on saved tensors, and callers of the op, may pass others.
 
-    total: numbers that each direction keeps.
+    total: how many numbers each direction keeps.
     """
     S, D, P = len(ps[0].cell.states), len(ps), ps[0].P
     if len(kept) == D and len(d_finals) == S:
@@ -50,7 +50,7 @@ def check_backward(
     layout.check_rows(x, ps[0].weights.w_ih.shape[1])
     tapes: list[Expected] = [("what was kept", t, (total,)) for t in kept]
     rows: Expected = ("d_ of the output", d_rows, (*x.shape[:-1], D * P))
-    check([*of_weights(ps), *of_states("d_ of the last state", ps, d_finals, layout.B), *tapes, rows], x)
+    check_shapes([*of_weights(ps), *of_states("d_ of the last state", ps, d_finals, layout.B), *tapes, rows], x)
 
 
 def state_sizes(ps: Sequence[Prepared], B: int) -> list[int]:
@@ -58,7 +58,7 @@ def state_sizes(ps: Sequence[Prepared], B: int) -> list[int]:
 
 
 def fit(ps: Sequence[Prepared], x: Tensor, sizes: Sequence[tuple[Tensor | None, int]]) -> bool:
-    """Whether there are as many numbers of the right kind everywhere: a quick answer, for small steps."""
+    """Whether all tensors have the right size and type. It is quick, for small steps."""
     dtype, p = x.dtype, ps[0]
     (GH, I), H, P = p.weights.w_ih.shape, p.H, p.P
     if len(p.cell.gates) * H != GH:
@@ -80,7 +80,7 @@ def fit(ps: Sequence[Prepared], x: Tensor, sizes: Sequence[tuple[Tensor | None, 
     return True
 
 
-# --- which of them it is, and what was expected ----------------------------------------------------------------------
+# --- which tensor is wrong, and what was expected ---------------------------------------------------------------------
 def of_weights(ps: Sequence[Prepared]) -> Iterator[Expected]:
     for p in ps:
         w, GH = p.weights, len(ps[0].cell.gates) * ps[0].H
@@ -98,7 +98,7 @@ def of_states(name: str, ps: Sequence[Prepared], states: States, B: int) -> Iter
         yield f"{name} {ps[0].cell.states[k]}", s, (len(ps), B, ps[0].widths[k])
 
 
-def check(found: Sequence[Expected], x: Tensor) -> None:
+def check_shapes(found: Sequence[Expected], x: Tensor) -> None:
     for name, t, shape in found:
         if t is not None and (t.shape != shape or t.dtype != x.dtype or not t.is_cpu):
             kind = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
@@ -121,7 +121,7 @@ def check_recur(
     for name, states, rows in (("initial state", state0, B), ("source of", source, N), ("out of", out, N)):
         for state, t, width in zip(p.cell.states, states or (), p.widths, strict=False):
             found.append((f"{name} {state}", t, (rows, width)))
-    check(found, wx)
+    check_shapes(found, wx)
 
 
 def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -> None:
@@ -131,4 +131,4 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
         found += [(f"state {state} of the tape", t, (N, width)) for t in (tape.states[k], tape.path[k])]
         found.append((f"initial state {state} of the tape", tape.initial[k], (B, width)))
         found += [(f"d_ of {state}", d_states[k], (N, width)), (f"d_ of the last {state}", d_last[k], (B, width))]
-    check(found, tape.gates)
+    check_shapes(found, tape.gates)

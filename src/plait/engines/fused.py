@@ -23,11 +23,11 @@ from .shot import MOST_SHOTS, Shot
 from .tape import Room, Tape
 
 MOST_PROGRAMS = 1024
-WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: with less to do, one thread does it alone
-WITHOUT_TAPE = 1 << 22  # bytes of gates that are held at a time if nothing is kept
+WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
+WITHOUT_TAPE = 1 << 22  # bytes of gates that are in memory at a time if no tape is kept
 
 
-known = lru_cache(MOST_PROGRAMS)(Room)  # not for sizes that torch.compile has left open
+known = lru_cache(MOST_PROGRAMS)(Room)  # not for the symbolic sizes of torch.compile
 
 
 class FusedEngine(Engine):
@@ -71,8 +71,8 @@ class FusedEngine(Engine):
         way: str,
         *more: Any,
     ) -> Program:
-        """Kept by shape for dense batches. A ragged layout is seldom seen twice: its programs are kept for the layers
-        of one stack. `work`: multiplications. `way`: forward or backward of a layer, or of a walk.
+        """Programs of dense batches are stored by shape. A ragged layout seldom comes again: its programs are stored
+        with it, for the layers of one stack. `work`: multiplications. `way`: forward or backward, of a layer or a walk.
         """
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
         count, p = 1 if alone else threads.threads(), ps[0]
@@ -144,9 +144,9 @@ class FusedEngine(Engine):
         *,
         stateful: bool,
     ) -> None:
-        """So many steps at a time, all in the same little memory, with the running states (layout.py).
+        """`steps` steps at a time, all in the same small memory, with the running states (layout.py).
 
-        Chunks of ragged sequences differ between directions, which then come one after the other.
+        Chunks of ragged sequences are not the same in both directions, so these come one after the other.
         """
         ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in ps]
         for group in [range(len(ps))] if layout.is_dense else [range(d, d + 1) for d in range(len(ps))]:
@@ -172,9 +172,9 @@ class FusedEngine(Engine):
         layout: Layout,
         dt: float,
     ) -> tuple[Program, list[int], int] | None:
-        """W x and the walk, of these directions of a layer; for each from its `first` row of x and y on.
+        """W x and the walk, for some directions of a layer. Each begins at its `first` row of x and y.
 
-        -> the call, if it can be made again as it is: what it needs of the weights is packed
+        -> the call, if it can be repeated as it is, because all weights are packed; else None
         """
         p, N = ps[0], layout.N
         (GH, I), P, stride, size = p.weights.w_ih.shape, p.P, y.shape[-1], x.element_size()
@@ -309,7 +309,7 @@ class FusedEngine(Engine):
         *,
         first: bool,
     ) -> None:
-        """What torch does better, when the walk is done. `first`: d_x has nothing in it yet."""
+        """The products that torch computes, after the walk. `first`: nothing was written to d_x yet."""
         w, N, (GH, I), P = p.weights, x.shape[0], p.weights.w_ih.shape, p.P
         if d_x is not None and not ours(self.schedule, N, I, GH, packed=p.lasting):
             d_x.addmm_(g.d_wx, w.w_ih, beta=0 if first else 1)
@@ -336,7 +336,7 @@ class FusedEngine(Engine):
             if d_w_hr is not None:
                 torch.mm(g.d_projected.t(), tape.raw, out=d_w_hr)
 
-    # --- one direction, from given wx on
+    # --- one direction, from given wx
     def recur(
         self,
         p: Prepared,
@@ -393,7 +393,7 @@ class FusedEngine(Engine):
         out: Tensor | None,
         source: Sequence[Tensor] | None,
     ) -> None:
-        """From the states in `last`, if it is stateful, to those that go there."""
+        """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
         q: Packed = p  # type: ignore[assignment]
         stride = p.P if out is None else out.stride(0)
         program = self.program(
@@ -486,7 +486,7 @@ class FusedEngine(Engine):
         wanted: Sequence[bool] | None = None,
         into: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor | None]:
-        """Products are added where they go, with no matrix in between."""
+        """Products are added to their targets directly, without a matrix in between."""
         w, before = p.weights, tape.before_all(0)
         result = [
             None if wanted is not None and not wanted[k] else torch.zeros_like(t) if into is None else into[k]
@@ -517,7 +517,7 @@ NO_WEIGHTS = (False,) * 8
 
 
 class WayBack:
-    """What the kernel writes on the way back of one direction: into the tape, if it is spent, or beside it."""
+    """What a kernel writes on the way back of one direction: into the tape, if that is spent, or into other memory."""
 
     def __init__(self, p: Prepared, form: Form, layout: Layout, spent: Tensor | Tape | None, like: Tensor) -> None:
         N, GH, EH = layout.N, form.G * p.H, form.E * p.H
@@ -551,7 +551,7 @@ def address(tensor: Tensor | None) -> int:
 
 
 def weights_at(p: Packed, form: Form, *, back: bool) -> dict[str, Any]:
-    """By the names that Direction has for them."""
+    """Addresses, by their names in Direction."""
     _, w_hh, _, b_hh, w_hr = p.weights_at()
     r_panels, _, p_panels = p.panels_at(form, back)
     places = {"w_hh": w_hh, "b_hh": b_hh, "w_hr": w_hr, "r_panels": r_panels, "p_panels": p_panels}
@@ -563,7 +563,7 @@ def matrix(tensor: Tensor, start: int, rows: int, columns: int) -> Tensor:
 
 
 def rows_of(d_rows: Tensor | None, x: Tensor, width: int) -> tuple[Tensor, int]:
-    """d_ of the output as a kernel can read it, and the numbers from row to row."""
+    """d_ of the output in a form that a kernel can read, and the numbers from one row to the next."""
     if d_rows is None:
         return x.new_zeros(width), 0
     if d_rows.is_contiguous() or d_rows.dim() != 2 or d_rows.stride(1) != 1:
@@ -572,7 +572,7 @@ def rows_of(d_rows: Tensor | None, x: Tensor, width: int) -> tuple[Tensor, int]:
 
 
 def project_rows(x: Tensor, w: Weights, memory: Tensor) -> None:
-    """W x + b, to where the gates are."""
+    """W x + b, written to the gates of the tape."""
     to = matrix(memory, 0, x.shape[0], w.w_ih.shape[0])
     if w.b_ih is None:
         torch.mm(x, w.w_ih.t(), out=to)

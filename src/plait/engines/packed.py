@@ -15,8 +15,10 @@ NOT_LASTING = Packs()
 
 
 class Packed(Prepared):
-    """Panels of R, W and the projection, forward and back. Only those that last have memory of their own; a kernel
-    packs them when it first needs them. The others it packs anew for each call, in its workspace.
+    """Panels of R, W and the projection, forward and back.
+
+    If it is lasting, they have memory of their own, and a kernel packs them when it first needs them. Otherwise every
+    call packs them again, in its workspace.
     """
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
@@ -25,13 +27,13 @@ class Packed(Prepared):
         if lasting:
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
-            self.shots: dict[tuple[Any, ...], Shot] = {}  # of the layer whose first direction this is
+            self.shots: dict[tuple[Any, ...], Shot] = {}  # calls of the layer whose first direction this is
 
     def packs(self, back: bool) -> Packs:
         return Packs(True, ("r", back) in self.ready, ("w", back) in self.ready) if self.lasting else NOT_LASTING
 
     def done(self, back: bool, *, with_w: bool) -> None:
-        """A kernel has packed what was not ready."""
+        """A kernel has now packed the panels that were not ready."""
         if self.lasting:
             self.ready.update([("r", back), ("w", back)] if with_w else [("r", back)])
 
@@ -43,7 +45,7 @@ class Packed(Prepared):
         return [v.data_ptr() for v in self.weights.params]
 
     def panels_at(self, form: Form, back: bool) -> list[int]:
-        """Of R, W and the projection. They are made when they are first asked for."""
+        """The addresses of those of R, W and the projection. The memory is taken at the first call."""
         if not self.lasting:
             return NO_PANELS
         if not self.panels:
@@ -71,7 +73,7 @@ NO_PANELS = [0, 0, 0]
 
 
 def contiguous(w: Weights) -> Weights:
-    """The same, unless a weight is a view of others."""
+    """The same weights, with copies of those that are not contiguous."""
     for t in w.tensors:
         if not t.is_contiguous():
             break

@@ -1,4 +1,4 @@
-"""Scalar loops over everything, matrix products included: the sequential version, and the slowest thing to trust."""
+"""Scalar loops over everything, also in matrix products: slow, simple, and what the others are compared with."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -85,7 +85,7 @@ class PythonEngine(Engine):
             for b in range(layout.sizes[t]):
                 row, h = layout.starts[t] + b, states[0][b]
                 rh = [dot(r[k], h) + bias[k] for k in range(G * H)]
-                new, kept = zeros(S, H), zeros(count, H)
+                new, columns = zeros(S, H), zeros(count, H)
                 for j in range(H):
                     values = step(
                         *(rows[row][g * H + j] for g in range(G)),
@@ -96,8 +96,8 @@ class PythonEngine(Engine):
                     for k in range(S):
                         new[k][j] = values[k]
                     for k in range(count):
-                        kept[k][j] = values[S + k]
-                raw[row], saved[row] = new[0], [v for column in kept for v in column]
+                        columns[k][j] = values[S + k]
+                raw[row], saved[row] = new[0], [v for column in columns for v in column]
                 if projection is not None:
                     new[0] = [dot(weights, new[0]) for weights in projection]
                 for k in range(S):
@@ -120,31 +120,31 @@ class PythonEngine(Engine):
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
     ) -> tuple[Derivative, list[Tensor]]:
         layout, S, like = tape.layout, len(p.cell.states), tape.gates.new_empty
-        walk = Walk(p, tape)
+        way = BackThroughTime(p, tape)
         given = d_states or [None] * S
         d_y: list[Matrix] = [
             zeros(layout.N, tape.states[k].shape[1]) if d is None else d.tolist() for k, d in enumerate(given)
         ]
         d_end: list[Matrix] = [zeros(*tape.initial[k].shape) if d is None else d.tolist() for k, d in enumerate(d_last)]
         steps = list(layout.order(not p.reverse))
-        if self.quadratic:  # the textbook form: each step's loss is carried to the beginning by itself
+        if self.quadratic:  # the textbook form: the loss of each step is carried back to the beginning separately
             for position, t in enumerate(steps):
                 first, end = layout.starts[t], layout.starts[t] + layout.sizes[t]
                 alone = [
                     [row if first <= i < end else [0.0] * len(row) for i, row in enumerate(matrix)] for matrix in d_y
                 ]
-                walk.back(steps[position:], alone, [zeros(*s.shape) for s in tape.initial])
-            walk.back(steps, [zeros(layout.N, s.shape[1]) for s in tape.states], d_end)
+                way.back(steps[position:], alone, [zeros(*s.shape) for s in tape.initial])
+            way.back(steps, [zeros(layout.N, s.shape[1]) for s in tape.states], d_end)
         else:
-            walk.back(steps, d_y, d_end)
+            way.back(steps, d_y, d_end)
         GH = len(p.cell.gates) * p.H
         derivative = Derivative(
-            fill(like(layout.N, GH), walk.d_wx),
-            [fill(like(layout.N, GH), walk.d_rh)],
-            None if p.weights.w_hr is None else fill(like(layout.N, p.P), walk.d_projected),
-            [fill(like(p.H), d) for d in walk.d_params],
+            fill(like(layout.N, GH), way.d_wx),
+            [fill(like(layout.N, GH), way.d_rh)],
+            None if p.weights.w_hr is None else fill(like(layout.N, p.P), way.d_projected),
+            [fill(like(p.H), d) for d in way.d_params],
         )
-        return derivative, [fill(like(*s.shape), walk.d_state0[k]) for k, s in enumerate(tape.initial)]
+        return derivative, [fill(like(*s.shape), way.d_state0[k]) for k, s in enumerate(tape.initial)]
 
 
 class QuadraticEngine(PythonEngine):
@@ -152,8 +152,8 @@ class QuadraticEngine(PythonEngine):
     quadratic = True
 
 
-class Walk:
-    """Backpropagation through time; gradients of several walks add up, for they are linear."""
+class BackThroughTime:
+    """Backpropagation through time. It may run several times: the gradients add up."""
 
     def __init__(self, p: Prepared, tape: Tape) -> None:
         layout, cell = tape.layout, p.cell

@@ -1,7 +1,7 @@
-"""A call made ready for weights that stand still: of its addresses only a few are new each time.
+"""A call that is made ready while the weights do not change: only a few of its addresses are new each time.
 
-Generation takes one step after another of a small network: there the Python around a kernel takes longer than the
-kernel. A shot belongs to one Python thread, for it has its own memory.
+For generation, one step after another of a small network, the Python around a kernel takes longer than the kernel. A
+shot belongs to one Python thread, because it has its own memory.
 """
 
 from array import array
@@ -12,11 +12,11 @@ from torch import Tensor
 from ..kernels import pool, threads
 from ..kernels.program import Program
 
-MOST_SHOTS = 16  # of a layer: shapes that come again and again are few
+MOST_SHOTS = 16  # per layer: only a few shapes come again and again
 
 
 class Shot:
-    """x, and the initial states if it is stateful -> y, last states; nothing is kept."""
+    """x, and the initial states if it is stateful -> y, last states. It keeps no tape."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Shot:
         self.of_finals = [f.shape for f in finals]
 
     def fits(self, x: Tensor, state0: Sequence[Tensor] | None) -> bool:
-        """Else the long way finds out what is wrong."""
+        """If not, the usual way reports what is wrong."""
         if x.shape != self.of_x or x.dtype is not self.dtype or not x.is_cpu or not x.is_contiguous():
             return False
         if state0 is None:

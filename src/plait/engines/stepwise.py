@@ -36,7 +36,7 @@ class Stepwise(Engine):
         cell, G, S = p.cell, len(p.cell.gates), len(p.cell.states)
         last, tape = begin(p, wx, state0, layout, dt, source, keep)
         step = compiled(trace(cell, dt).step, self.ops)
-        states = [self.array(s) for s in last]  # (B, .): rows that have ended, or not yet begun, rest here
+        states = [self.array(s) for s in last]  # (B, .): also the states of sequences that have ended, or not begun
         rows = self.array(wx).reshape(layout.N, G, p.H)
         targets = [[self.array(t) for t in some] for some in written(tape, out, S)]
         added = None if source is None else [self.array(s) for s in source]
@@ -50,7 +50,7 @@ class Stepwise(Engine):
             rh = (states[0][:n] @ r_t + bias).reshape(n, G, p.H)
             old = [s[:n] for s in states]
             result = step(*(rows[at, g] for g in range(G)), *(rh[:, g] for g in range(G)), *old, *params)
-            new, keeping = list(result[:S]), result[S:]
+            new, to_save = list(result[:S]), result[S:]
             if w_hr is not None:
                 if raw is not None:
                     self.array(raw)[at] = new[0]
@@ -60,12 +60,12 @@ class Stepwise(Engine):
                 states[k][:n] = value
                 for target in targets[k]:
                     target[at] = value
-            for column, value in zip(saved, keeping, strict=False):
+            for column, value in zip(saved, to_save, strict=False):
                 column[at] = value
         return last, tape
 
     def saved(self, tape: Tape, H: int) -> list[Any]:
-        """The columns for what is saved: arrays (N, H), to read and to write."""
+        """The columns for what the cell saves: arrays (N, H), to read and to write."""
         columns = [m.unflatten(1, (-1, H)) for m in (tape.gates, tape.extra)]
         return [self.array(m[:, k]) for m in columns for k in range(m.shape[1])]
 
@@ -121,7 +121,7 @@ def begin(
     source: Sequence[Tensor] | None,
     keep: bool,
 ) -> tuple[list[Tensor], Tape | None]:
-    """The states to start from, as tensors of their own, and an empty tape."""
+    """Copies of the initial states, and a tape that has nothing but these; None if keep is false."""
     check_source(source, keep)
     first = [wx.new_zeros(layout.B, w) if state0 is None else state0[k].clone() for k, w in enumerate(p.widths)]
     if not keep:
@@ -134,6 +134,6 @@ def begin(
 
 
 def written(tape: Tape | None, out: Sequence[Tensor | None] | None, S: int) -> list[list[Tensor]]:
-    """Per state, where it is written to: the tape, and what the caller asked for."""
+    """Per state, the tensors that it is written to: those of the tape, and those of the caller."""
     places = [tape.states if tape is not None else [None] * S, out or [None] * S]
     return [[t for t in some if t is not None] for some in zip(*places, strict=True)]

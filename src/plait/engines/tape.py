@@ -1,4 +1,4 @@
-"""What a recurrence leaves behind for its derivative."""
+"""What a walk keeps for its derivative."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from ..layout import Layout
 
 @dataclass(frozen=True)
 class Tape:
-    """One row per step and live sequence; plain tensors, the same for all engines.
+    """One row per step and live sequence, in plain tensors that are the same for all engines.
 
-    What the cell saved is in the columns of `gates`, and those of `extra` if that does not suffice.
+    What the cell saved is in the columns of `gates`; if there are more, the rest is in those of `extra`.
     """
 
     layout: Layout
@@ -28,16 +28,16 @@ class Tape:
     gates: Tensor  # (N, G*H)
     extra: Tensor  # (N, E*H)
     raw: Tensor | None  # (N, H): h before the projection, if there is one
-    old: Sequence[Tensor] | None = None  # per state (N, .): the states it was linearised about, if not `states`
+    old: Sequence[Tensor] | None = None  # per state (N, .): the states at which it was linearised, if not `states`
     memory: Tensor | None = None  # the one tensor that all of this is in
 
     @property
     def path(self) -> Sequence[Tensor]:
-        """The states that the steps start from: each from the one before it."""
+        """The states that the steps start from: a step starts from the row of the step before."""
         return self.states if self.old is None else self.old
 
     def saved(self, H: int) -> Tensor:  # (N, ., H)
-        """As columns: a view, if there is but one matrix."""
+        """As columns. It is a view if there is only one matrix."""
         gates, extra = (m.unflatten(1, (-1, H)) for m in (self.gates, self.extra))
         return gates if not extra.shape[1] else torch.cat([gates, extra], 1)
 
@@ -51,7 +51,7 @@ class Tape:
         return torch.cat([rows, self.initial[k][sizes[previous] : n]]) if sizes[previous] < n else rows
 
     def before_all(self, k: int) -> Tensor:  # (N, .)
-        """The same for all steps: a view, if initial and other states lie side by side."""
+        """The same for all steps. It is a view if the initial and the other states are next to each other in memory."""
         parts = (self.path[k], self.initial[k]) if self.reverse else (self.initial[k], self.path[k])
         if self.layout.is_dense and adjacent(*parts):
             start = self.layout.B if self.reverse else 0
@@ -60,7 +60,7 @@ class Tape:
         return torch.cat(parts).index_select(0, rows)
 
     def cut(self, t0: int, t1: int) -> "Tape":
-        """Of the steps t0..t1: a view. (Only the states that enter ragged sequences in reverse may be a copy.)"""
+        """The tape of the steps t0..t1: views. (Only initial states of ragged sequences in reverse may be a copy.)"""
         layout, rows = self.layout.cut(t0, t1), self.layout.rows(t0, t1)
         return Tape(
             layout,
@@ -75,7 +75,7 @@ class Tape:
         )
 
     def entering(self, k: int, t0: int, t1: int) -> Tensor:
-        """State k of the sequences that are alive at t0, when the walk comes to the steps t0..t1."""
+        """State k of the sequences that are alive at t0, just before the walk takes the steps t0..t1."""
         if not self.reverse:
             return self.before(k, t0)
         B, n = self.layout.sizes[t0], self.layout.sizes[t1] if t1 < self.layout.T else 0
@@ -98,8 +98,8 @@ def history(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Room:
-    """How much memory a tape takes, and where its matrices are in it: gates, extra, raw, then per state the initial and
-    the other ones, side by side.
+    """How much memory a tape needs, and where its matrices are: gates, extra, raw; then per state the initial and the
+    other states, next to each other.
     """
 
     cell: type[Cell]
@@ -113,7 +113,7 @@ class Room:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """The initial states come last, if the walk comes from there."""
+        """In reverse the initial states come after the others."""
         N, B, H, GE = self.N, self.B, self.H, len(self.cell.gates)
         found = [(N, GE * H), (N, trace(self.cell, self.dt).extra * H), (N, H if self.projected else 0)]
         for k in range(len(self.cell.states)):
@@ -123,7 +123,7 @@ class Room:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Of each of them, in numbers, and the end."""
+        """Where each matrix starts, in numbers, and the end."""
         return [0, *accumulate(rows * columns for rows, columns in self.shapes)]
 
     @property
@@ -143,7 +143,7 @@ class Room:
 
     @cached_property
     def matrices(self) -> dict[tuple[str, int], int]:
-        """By name and number of the state: numbers before it. history: the h that each step starts from."""
+        """(name, number of the state) -> numbers before the matrix. history: the h that each step starts from."""
         gates, extra, raw, *pairs = self.starts[:-1]
         first, second = pairs[::2], pairs[1::2]
         initial, states = (second, first) if self.reverse else (first, second)

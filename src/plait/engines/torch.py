@@ -1,4 +1,4 @@
-"""torch's operators, on any device: whole layers where torch has them (cuDNN, oneDNN), else one step after another."""
+"""torch's operators, on any device: torch's own layer if there is one (cuDNN, oneDNN), else one step after another."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def unrolled(
     reverse: bool,
     dt: float = 1,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """`step` iterated with nothing written in place: autograd differentiates it any number of times."""
+    """`step` in a loop, with nothing written in place: autograd can differentiate it any number of times."""
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
     wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(layout.N, G, H)
     if state0 is None:

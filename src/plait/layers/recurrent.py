@@ -21,16 +21,16 @@ State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L
 
 
 class Recurrent(nn.RNNBase):
-    """What the layers share. Parameters are read at each call, so parametrizations and functional_call are seen."""
+    """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
     _plait_cell: type[Cell]
-    engine = "auto"  # what a layer has that was swapped in place; a constructor's choice stands on the instance
+    engine = "auto"  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
     solver: Solver = SERIAL
-    _plait_held = None  # the block in which the weights stand still (held.py)
+    _plait_held = None  # the block of `plait.packed` (held.py), if the layer is in one
 
     def __init__(self, *args: Any, engine: str = "auto", solver: Solver = SERIAL, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.engine, self.solver = engines.check(engine), check_solver(solver)
+        self.engine, self.solver = engines.check_name(engine), check_solver(solver)
 
     def extra_repr(self) -> str:
         engine = "" if self.engine == "auto" else f", engine={self.engine!r}"
@@ -42,7 +42,7 @@ class Recurrent(nn.RNNBase):
         if lengths is not None:
             return self._plait_lengths(input, hx, lengths)
         cell = self._plait_cell
-        weight: Tensor = cast(Tensor, self._flat_weights[0])  # to getattr it would evaluate a parametrization
+        weight: Tensor = cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
         if engine == "torch" and cell.mode is not None and self.solver is SERIAL:
             return self._plait_native(input, hx)
@@ -58,7 +58,7 @@ class Recurrent(nn.RNNBase):
             check_packed(self, input)
         try:
             result: tuple[Any, State] = super().forward(input, hx)
-        except RuntimeError as e:  # torch has no rule for its own layers; the reason is the same as ours
+        except RuntimeError as e:  # torch's own layers have no rule for it, either: say it in our words
             if "Batching rule not implemented" in str(e):
                 raise no_vmap("torch") from e
             if "forward AD" in str(e):
@@ -149,7 +149,7 @@ is_traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]  # tor
 def check_arguments(
     layer: Recurrent, input: Tensor, hx: tuple[Tensor, ...] | None, batch_sizes: Tensor | None, B: int
 ) -> None:
-    """With torch's own checks and torch's own words, as far as it has them."""
+    """With torch's own checks and messages, where torch has them."""
     layer.check_input(input, batch_sizes)
     if hx is None:
         return
@@ -165,14 +165,14 @@ def check_arguments(
 
 
 def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
-    """torch's own layers take sizes of 0, and more rows than the sizes add up to."""
+    """torch's own layers do not check it: they accept sizes of 0, and more rows than the sum of the sizes."""
     if not torch.compiler.is_compiling():
         Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
 
 
 def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, Tensor]:
-    """The layout of a user's lengths, and where its rows stand in the padded input. While torch.compile traces, it must
-    not look in here: it would turn NumPy's functions into torch's.
+    """The layout of a user's lengths, and where its rows are in the padded input. torch.compile must not trace this: it
+    would turn NumPy's functions into torch's.
     """
     layout = Layout.of_lengths(lengths, T, B)
     return layout, layout.places(T, batch_first)

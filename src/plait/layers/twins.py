@@ -12,7 +12,7 @@ from .recurrent import Recurrent
 
 
 class Twin(Recurrent):
-    """Has a torch.nn layer as its other base, whose `mode` says which cell it is."""
+    """Its second base is a layer of torch.nn, whose `mode` says which cell it has."""
 
     @property
     def _plait_cell(self) -> type[Cell]:  # type: ignore[override]
@@ -22,24 +22,27 @@ class Twin(Recurrent):
 class RNN(Twin, nn.RNN):
     """torch.nn.RNN, run by one of plait's engines.
 
-    The same arguments, parameters and results. Beside them: `engine`, see `plait engines`; `solver`, how time is
-    walked; and `lengths=` in calls, for sequences of different lengths in a padded batch.
+    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
+    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
+    padded batch.
     """
 
 
 class LSTM(Twin, nn.LSTM):
     """torch.nn.LSTM, run by one of plait's engines.
 
-    The same arguments, parameters and results. Beside them: `engine`, see `plait engines`; `solver`, how time is
-    walked; and `lengths=` in calls, for sequences of different lengths in a padded batch.
+    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
+    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
+    padded batch.
     """
 
 
 class GRU(Twin, nn.GRU):
     """torch.nn.GRU, run by one of plait's engines.
 
-    The same arguments, parameters and results. Beside them: `engine`, see `plait engines`; `solver`, how time is
-    walked; and `lengths=` in calls, for sequences of different lengths in a padded batch.
+    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
+    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
+    padded batch.
     """
 
 
@@ -50,10 +53,10 @@ Model = TypeVar("Model", bound=nn.Module)
 def accelerate(model: Model, engine: str = "auto") -> Model:
     """Gives every torch.nn.RNN, LSTM and GRU in the model plait's forward, in place, and returns the model.
 
-    Parameters, hooks, parametrizations, flags and devices stay as they are. Subclasses of your own are left alone. The
-    engine is set for layers that were plait's before, too.
+    Parameters, hooks, parametrizations, flags and devices do not change. Your own subclasses of these layers are not
+    touched. The engine is also set for layers that are plait's already.
     """
-    engines.check(engine)
+    engines.check_name(engine)
     for module in model.modules():
         _swap(module, TWINS)
         if isinstance(module, Recurrent):
@@ -75,7 +78,7 @@ def _swap(module: nn.Module, twins: Mapping[type[nn.Module], type[nn.Module]]) -
     if cls in twins:
         module.__class__ = twins[cls]
         return True
-    if is_parametrized(module) and cls.__bases__[0] in twins:  # torch made a class for this one module: make its like
+    if is_parametrized(module) and cls.__bases__[0] in twins:  # torch made a class for this module: make one like it
         body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
         twin = twins[cls.__bases__[0]]
         module.__class__ = type(f"Parametrized{twin.__name__}", (twin,), body)

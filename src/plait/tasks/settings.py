@@ -30,7 +30,7 @@ class NetworkSettings(TrainSettings):
         cells.get(self.cell)
         from .. import engines  # torch comes with it
 
-        engines.check(self.engine)
+        engines.check_name(self.engine)
 
 
 @dataclass(frozen=True)
