@@ -659,7 +659,7 @@ def test_autocast_with_torchs_own_layers_is_torchs() -> None:
 @every_engine
 def test_vmap_says_why_not(engine: str) -> None:
     layer = plait.LSTM(3, 4, engine=engine)
-    why = f"vmap .* engine '{engine}' batches by itself. Put the mapped axis"
+    why = f"vmap .* engine '{engine}' has a batch axis of its own. Put the mapped axis"
     with pytest.raises(PlaitError, match=why):
         torch.func.vmap(lambda x: layer(x)[0])(torch.randn(7, 5, 2, 3))
     x, many = torch.randn(5, 2, 3), {name: torch.stack([p.detach()] * 3) for name, p in layer.named_parameters()}

@@ -1,8 +1,8 @@
-"""Which rows there are. All of plait says it in this one way: data, layers, engines and kernels.
+"""The rows of a batch of sequences. Data, layers, engines and kernels all describe them in this way.
 
 Everything that has a time and a batch axis is a matrix of rows: step after step, and within a step the sequences that
-are still alive, longest first. That is the order of torch's PackedSequence; a dense batch (T, B) is the case in which
-all live to the end. Nothing in it is padding.
+are still alive, longest first. This is the order of torch's PackedSequence. In a dense batch (T, B) all sequences live
+to the end. There is no padding.
 """
 
 from bisect import bisect_right
@@ -25,29 +25,29 @@ Whole = NDArray[np.int64]
 class Layout:
     """How many sequences are alive at each step; never more than at the step before.
 
-    A dense one is made with every call, so it works out nothing before somebody asks for it.
+    Every call of a layer makes a dense one, so everything is computed only when it is needed.
 
-    A walk in chunks, forward or in reverse: it has running states (B, .), which begin as the initial ones. The first
-    chunk.B rows of them enter a chunk = layout.cut(t0, t1), and what leaves the chunk replaces those rows. A sequence
-    that has ended, or in reverse has not begun yet, keeps its row. After all chunks the running states are the last
-    states. The gradients of the states do the same on the way back, through the chunks in the opposite order.
+    A walk in chunks, forward or in reverse, has running states (B, .), which begin as the initial ones. The first
+    chunk.B rows of them enter a chunk = layout.cut(t0, t1), and the states after the chunk replace those rows. A
+    sequence that has ended, or in reverse has not begun yet, keeps its row. After all chunks the running states are the
+    last states. The gradients of the states do the same on the way back, through the chunks in the opposite order.
     """
 
-    # Of lengths in any order; a PackedSequence has its own.
-    permutation: Tensor | None = None  # (B,): the sequences as they were given, longest first
-    inverse: Tensor | None = None  # (B,): where each of them then is
+    # If it was made from lengths in any order. A PackedSequence has its own.
+    permutation: Tensor | None = None  # (B,): the numbers of the sequences, as they were given, longest first
+    inverse: Tensor | None = None  # (B,): the place of each of them in that order
 
     def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
-        """Dense, or with sizes that were checked before."""
+        """Dense, or with sizes that were checked already."""
         self.T, self.B, self.batch_sizes = T, B, batch_sizes
-        self.cache: dict[Any, Any] = {}  # what engines have worked out for this layout: the layers of a stack share it
+        self.cache: dict[Any, Any] = {}  # what engines have computed for this layout; the layers of a stack share it
         if batch_sizes is None:
             self.N, self.is_dense = T * B, True
 
     @classmethod
     def ragged(cls, batch_sizes: Tensor) -> "Layout":
-        """Of the sizes that a user's PackedSequence has: no engine sees sizes that cannot be."""
-        if torch.compiler.is_compiling():  # the op makes its own layout, when there are numbers to look at
+        """From the sizes of a user's PackedSequence, which are checked here: engines rely on it."""
+        if torch.compiler.is_compiling():  # there are no numbers yet: the op makes its own layout, when there are
             return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
         sizes = check_sizes(batch_sizes)
         layout = cls(len(sizes), sizes[0], batch_sizes)
@@ -58,9 +58,9 @@ class Layout:
     def of_lengths(
         cls, lengths: Tensor | Whole | Sequence[int], T: int | None = None, B: int | None = None
     ) -> "Layout":
-        """Of the length of each sequence, in any order. T, B: of the padded tensor that they must fit, if there is one.
+        """From the length of each sequence, in any order. T, B: the shape of the padded tensor, if there is one.
 
-        It has as many steps as the longest has. No sequences at all are dense.
+        It has as many steps as the longest sequence. Without any sequence it is dense.
         """
         found = check_lengths(lengths, T, B)
         if not len(found):
@@ -103,7 +103,7 @@ class Layout:
 
     @property
     def offsets(self) -> Tensor | None:  # (T + 1,)
-        """The first row of each step, and the end, if they cannot be computed from T and B."""
+        """The first row of each step, and the end; None if the layout is dense."""
         return None if self.batch_sizes is None or self.is_dense else self._bounds
 
     @cached_property
@@ -135,7 +135,7 @@ class Layout:
             )
 
     def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
-        """Where each row stands in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
+        """Where each row is in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
         return self.sequence * T + self.step if batch_first else self.step * self.B + self.sequence
 
     def packed(self, rows: Tensor) -> PackedSequence:  # (N, .)
@@ -146,18 +146,18 @@ class Layout:
 
     # --- a walk
     def order(self, reverse: bool) -> range:
-        """The steps as the recurrence walks them. Each row starts where its own sequence starts (or ends)."""
+        """The steps in the order of a walk. Each sequence starts at its own first step, or in reverse at its last."""
         return range(self.T - 1, -1, -1) if reverse else range(self.T)
 
     def rows_before(self, reverse: bool) -> Tensor:  # (N,)
-        """Which row of a tape's history each row goes on from."""
+        """For each row, the row before it in the history of a tape: the states of all steps with the initial ones."""
         key = "rows before", reverse
         if key not in self.cache:
             sizes = np.array(self.sizes, np.int64)
             rows = np.arange(self.N)
-            if not reverse:  # the row of a step earlier is as many rows earlier as were alive then; B initial ones lead
+            if not reverse:  # the step before has sizes[t - 1] rows; the B initial rows come first
                 rows += np.repeat(self.B - np.concatenate([[self.B], sizes[:-1]]), sizes)
-            else:  # the row of a step later, or the initial one, beyond all rows
+            else:  # the row of the next step, or the initial one, which comes after all rows
                 following, sequence = np.append(sizes[1:], 0), self._steps_and_places[1]
                 rows = np.where(
                     sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence
@@ -168,13 +168,13 @@ class Layout:
 
     # --- its parts
     def cuts(self, steps: int) -> list[tuple[int, int]]:
-        """All of it, in chunks of so many steps; the last may have fewer."""
+        """All steps in chunks: (first, end) of each. The last chunk may be shorter."""
         if steps < 1:
             raise PlaitError(f"chunks of {steps} steps: expected at least 1.")
         return [(t, min(t + steps, self.T)) for t in range(0, self.T, steps)]
 
     def rows(self, t0: int, t1: int) -> slice:
-        """The rows of these steps, t1 not included."""
+        """The rows of the steps from t0 up to t1, not included."""
         if self.batch_sizes is None:
             return slice(t0 * self.B, t1 * self.B)
         return slice(self.starts[t0], self.starts[t1] if t1 < self.T else self.N)
@@ -183,11 +183,11 @@ class Layout:
         """The steps from t0 up to t1, not included. Its sequences are those alive at t0: the first sizes[t0]."""
         if not 0 <= t0 < t1 <= self.T and (t0, t1) != (0, self.T):
             raise PlaitError(
-                f"steps {t0} to {t1} of {self.T}: expected at least one step, within those that there are."
+                f"steps {t0} to {t1} of {self.T}: expected at least one step, and none outside of the sequence."
             )
         if self.batch_sizes is None:
             return Layout(t1 - t0, self.B)
-        key = "cut", t0, t1  # the same one each time: engines work out much for it, in its own cache
+        key = "cut", t0, t1  # always the same object: engines store much in its cache
         if key not in self.cache:
             layout = Layout(t1 - t0, self.sizes[t0], self.batch_sizes[t0:t1])
             layout.sizes = self.sizes[t0:t1]
@@ -196,7 +196,7 @@ class Layout:
         return chunk
 
     def pieces(self, c: int) -> "Pieces":
-        """Every sequence in pieces of c steps, the last of which may have fewer, as sequences that run side by side."""
+        """Cuts every sequence into pieces of c steps, which run side by side. The last piece may be shorter."""
         if c < 1:
             raise PlaitError(f"pieces of {c} steps: expected at least 1.")
         key = "pieces", c
@@ -219,13 +219,13 @@ class Layout:
         return Pieces(layout, *map(torch.from_numpy, (rows, piece, sequence)))
 
     def shares(self, parts: int) -> list[int]:
-        """Where the batch is cut into that many slices of about the same work, none of them empty: 0, ..., B."""
+        """Cuts the batch into slices of about the same work, none of them empty -> their bounds: 0, ..., B."""
         parts = max(1, min(self.B, parts))
         if self.is_dense:
             return [self.B * k // parts for k in range(parts + 1)]
-        work = np.cumsum(self.lengths).tolist()  # steps of the sequences up to each
+        work = np.cumsum(self.lengths).tolist()  # steps of all sequences up to each
         cuts = [0]
-        for k in range(1, parts):  # the longest come first, so that enough sequences are left for the slices after it
+        for k in range(1, parts):  # the longest come first, so enough sequences remain for the other slices
             cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // parts)))
         return [*cuts, self.B]
 
@@ -233,23 +233,23 @@ class Layout:
 class Pieces(NamedTuple):
     """K pieces of each of B sequences as K*B sequences, fewer where some sequences are shorter.
 
-    The longest pieces come first, and pieces of one length stand piece after piece. So if all sequences have the same
+    The longest pieces come first. Pieces of the same length are in the order of time. So if all sequences have the same
     length, piece p of sequence b is number p*B + b. The layout is dense if all pieces have the same length.
     """
 
     layout: Layout
-    rows: Tensor  # (N,): which row of the whole each row of the pieces is
-    piece: Tensor  # (K*B,): which piece each of them is, counted through time
-    sequence: Tensor  # (K*B,): and of which sequence, counted from the longest: its row in the states (B, .)
+    rows: Tensor  # (N,): for each row of the pieces, its row in the whole layout
+    piece: Tensor  # (K*B,): the number of each piece in its sequence
+    sequence: Tensor  # (K*B,): its sequence, counted from the longest: the row in the states (B, .)
 
 
 def above(numbers: Whole, count: int) -> Whole:  # (n,), the largest first -> (count,)
-    """How many of the numbers are above 0, above 1, ... Of lengths that makes sizes, and of sizes lengths."""
+    """How many of the numbers are above 0, above 1, ... It turns lengths into sizes, and sizes into lengths."""
     return len(numbers) - np.searchsorted(numbers[::-1], np.arange(count), "right")
 
 
 def check_sizes(batch_sizes: Tensor) -> list[int]:
-    """The sizes, or the sentence that says which one is wrong."""
+    """The sizes, or an error that says which one is wrong."""
     is_whole = not (batch_sizes.dtype.is_floating_point or batch_sizes.dtype.is_complex)
     if batch_sizes.dim() != 1 or not is_whole or not len(batch_sizes):
         kind = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
@@ -268,7 +268,7 @@ def check_sizes(batch_sizes: Tensor) -> list[int]:
 
 
 def check_lengths(given: Tensor | Whole | Sequence[int], T: int | None, B: int | None) -> Whole:
-    """The lengths, or the sentence that says which one is wrong."""
+    """The lengths, or an error that says which one is wrong."""
     try:
         numbers = given if len(given) else np.zeros(0, np.int64)
         lengths = given if isinstance(given, Tensor) else torch.as_tensor(numbers, device="cpu")
@@ -283,7 +283,7 @@ def check_lengths(given: Tensor | Whole | Sequence[int], T: int | None, B: int |
         )
     if T == 0:
         raise PlaitError("lengths of an input that has no steps: leave them out.")
-    found: Whole = np.array(lengths.tolist(), np.int64)  # by way of a list: .numpy() does not work within torch.func
+    found: Whole = np.array(lengths.tolist(), np.int64)  # through a list: .numpy() does not work within torch.func
     if len(found) and not (found.min() >= 1 and (T is None or found.max() <= T)):
         b = int(((found < 1) | (found > (T or found.max()))).argmax())
         expected = "at least 1" if T is None else f"1 to {T}, the number of steps in the input"

@@ -1,7 +1,7 @@
 """One layer, all its directions, as one differentiable function.
 
-The first derivative comes from the engine. Higher ones (`create_graph=True`) differentiate torch's operators, on which
-the same step runs.
+The engine computes the first derivative. For higher ones (`create_graph=True`) the same step runs on torch's operators,
+and autograd differentiates those.
 """
 
 import sys
@@ -27,7 +27,7 @@ SERIAL = Serial()
 
 
 class Call(NamedTuple):
-    """What a layer is besides its tensors. Those are the initial states, if any, and per direction the weights."""
+    """All about a layer but its tensors. Those are the initial states, if any, and per direction the weights."""
 
     cell: type[Cell]
     engine: str
@@ -36,7 +36,7 @@ class Call(NamedTuple):
     bias: bool
     stateful: bool  # initial states are given; else they are zero
     solver: Solver = SERIAL
-    held: Held | None = None  # the block in which the weights stand still, if there is one
+    held: Held | None = None  # the block of `plait.packed`, if the layer is in one
     number: int = 0  # of the layer, in a stack
 
     def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
@@ -47,7 +47,7 @@ class Call(NamedTuple):
         return tensors[:S] if self.stateful else None, groups
 
     def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
-        """Of the rows and the last states."""
+        """The shapes of the rows and of the last states."""
         widths, D = self.weights(tensors)[0].widths(self.cell), self.directions
         return [(*x.shape[:-1], D * widths[0]), *((D, self.layout.B, width) for width in widths)]
 
@@ -55,7 +55,7 @@ class Call(NamedTuple):
         return [Weights.of(self.cell, group, bias=self.bias) for group in self.split(tensors)[1]]
 
     def prepared(self, tensors: Sequence[Tensor]) -> list[Prepared]:
-        """The weights, ready for the engine: for this call, or for all of the block in which they stand still."""
+        """The weights, ready for the engine: for this call only, or for all calls within a block of `plait.packed`."""
         engine = engines.get(self.engine)
 
         def make(lasting: bool = True) -> list[Prepared]:
@@ -78,7 +78,7 @@ def run(
 
 
 def readable(*tensors: Tensor) -> list[Tensor]:
-    """A lazily negated view, such as z.conj().imag, has no numbers that an engine could read."""
+    """An engine cannot read a view that is negated lazily, such as z.conj().imag: this makes a copy of it."""
     return [t.resolve_neg() for t in tensors]
 
 
@@ -93,7 +93,7 @@ def run_vjp(
     *,
     spend: bool = False,
 ) -> list[Tensor | None]:
-    """-> d_x and d_ of all tensors in their order, as far as they are needed. `spend`: `kept` may be overwritten."""
+    """-> d_x and d_ of all tensors in order, None for those not needed. `spend`: `kept` may be overwritten."""
     d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
@@ -117,7 +117,7 @@ def run_vjp(
 
 
 def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float = 1) -> tuple[Tensor, ...]:
-    """The same on torch's operators, for autograd to differentiate as often as it likes."""
+    """The same on torch's operators: autograd can differentiate it any number of times."""
     rows: list[Tensor] = []
     finals: list[tuple[Tensor, ...]] = []
     state0, _ = call.split(tensors)
@@ -139,13 +139,13 @@ def is_autocast(device: torch.device) -> bool:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """The engines have one precision: that of the weights."""
+    """Engines compute in the precision of the weights, and in no other."""
     return torch.autocast(device.type, enabled=False) if is_autocast(device) else NOTHING
 
 
 def no_vmap(engine: str) -> PlaitError:
     return PlaitError(
-        f"vmap over a recurrent layer is not there: engine '{engine}' batches by itself. "
+        f"vmap over a recurrent layer is not supported: engine '{engine}' has a batch axis of its own. "
         "Put the mapped axis into the batch axis instead."
     )
 
@@ -156,7 +156,7 @@ def no_jvp(engine: str) -> PlaitError:
 
 @dataclass
 class Traced:
-    """A call on its way through Recurrence.apply: carries what is kept from forward to setup_context."""
+    """A call that passes through Recurrence.apply. It carries `kept` from forward to setup_context."""
 
     call: Call
     kept: Sequence[Tensor] = ()
@@ -182,10 +182,10 @@ class Recurrence(torch.autograd.Function):
         call, needs = ctx.call, ctx.needs_input_grad[1:]
         x, *rest = ctx.saved_tensors
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
-        once = not torch.is_grad_enabled()  # else create_graph: the derivative must be differentiable in its turn
+        once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or once
         with without_autocast(x.device):
-            if spent:  # the first backward wrote over what was kept, and retain_graph=True asks for another
+            if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
                     kept = run(call, x, tensors)[2]
             if once:
@@ -208,12 +208,12 @@ class Recurrence(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Request:
-    """What RecurrenceVJP's arguments are: how many tensors, then how many were kept, and the rest d_outputs."""
+    """How to split the arguments of RecurrenceVJP: first the tensors, then what was kept, then d_outputs."""
 
     call: Call
     needs: Sequence[bool]  # of x and of the tensors
-    tensors: int
-    kept: int
+    tensors: int  # how many
+    kept: int  # how many
 
     def split(self, rest: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         a, b = self.tensors, self.tensors + self.kept
@@ -223,7 +223,7 @@ class Request:
         return tuple(v for v, needed in zip(values, self.needs, strict=True) if needed)
 
     def spread(self, chosen: Sequence[Any]) -> tuple[Any, ...]:
-        """`chosen` undone: None for what is not needed."""
+        """The inverse of `chosen`: None for what is not needed."""
         values = iter(chosen)
         return tuple(next(values) if needed else None for needed in self.needs)
 
@@ -253,12 +253,12 @@ class RecurrenceVJP(torch.autograd.Function):
 
         with without_autocast(dd[0].device):
             result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
-        nothing = [None] * request.kept  # they are functions of the inputs, and counted there
+        nothing = [None] * request.kept  # no gradient: they depend on the inputs, whose gradient includes them
         return None, *result[:k], *nothing, *result[k:]
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise PlaitError("jvp through the derivative of a recurrent layer is not there: use reverse mode twice.")
+        raise PlaitError("jvp through the derivative of a recurrent layer is not supported: use reverse mode twice.")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: Request, *_: Any) -> NoReturn:
@@ -270,7 +270,7 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
     global _undisturbed
     if "torch._dynamo" not in sys.modules:
         return _apply(call, x, tensors)
-    if _undisturbed is None:  # beyond a graph break dynamo would compile the engines' own functions
+    if _undisturbed is None:  # after a graph break dynamo would compile the functions of the engines
         _undisturbed = torch.compiler.disable(_apply)
     return _undisturbed(call, x, tensors)
 
@@ -283,7 +283,7 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
         if not is_recorded(x, tensors):
             rows, finals, _ = run(call, x, tensors, keep=False)
             return rows, *finals
-        # Function.apply inspects the signature of forward at each call, for functorch's sake: a tenth of a small step
+        # Function.apply inspects the signature of forward each time, for functorch. That takes a tenth of a small step
         result: tuple[Tensor, ...] = plainly(Traced(call), x, *tensors)
     else:
         result = Recurrence.apply(Traced(call), x, *tensors)
@@ -291,7 +291,7 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
 
 
 def is_recorded(x: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether somebody may ask for a derivative."""
+    """Whether a derivative may be needed."""
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():

@@ -1,4 +1,4 @@
-"""The layer for torch.compile: it and its derivative as two ops that the compiler does not look into."""
+"""The layer for torch.compile: the layer and its derivative are two ops, which the compiler calls as they are."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A block in which the weights stand still: what is made of them is made once."""
+"""A block in which the weights do not change: they are packed for the kernels once."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from ..engines import Prepared
 
 
 class Held:
-    """What a layer's weights were made ready to, as long as the block lasts. Every Python thread has its own."""
+    """The prepared weights of a layer, until the block ends. Every Python thread has its own."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -20,7 +20,7 @@ class Held:
     def prepared(
         self, engine: str, layer: int, tensors: Sequence[Tensor], make: Callable[[], list[Prepared]]
     ) -> list[Prepared]:
-        """For these very tensors, where they were, and no others."""
+        """Those of these tensors. If a tensor was replaced, or its memory has moved, they are made again."""
         key, places = (threading.get_ident(), engine, layer), [t.data_ptr() for t in tensors]
         found = self.found.get(key)
         if found is None or found[1] != places or not all(a is b for a, b in zip(found[0], tensors, strict=True)):
@@ -37,15 +37,15 @@ class Held:
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """A block in which the weights of a model stand still: they are made ready for the kernels once, not at each call.
+    """A block in which the weights of a model do not change: they are packed for the kernels once, not at each call.
 
         with plait.packed(model), torch.no_grad():
             for x in steps:
                 y, state = model(x, state)
 
-    This is a promise. A weight that changes within the block may be used as it was before, until the block ends. Other
-    tensors in a weight's place (functional_call, load_state_dict(assign=True)) are seen. Outside of the block nothing
-    is remembered.
+    You promise that. If a weight changes within the block, the layer may use the old one until the block ends. If
+    another tensor takes the place of a weight (functional_call, load_state_dict(assign=True)), the layer uses it. When
+    the block ends, the packed weights are dropped.
     """
     mine = [m for m in model.modules() if hasattr(m, "_plait_held") and m._plait_held is None]
     held = [Held() for _ in mine]

@@ -1,4 +1,4 @@
-"""Layers of any cell: plait's own, or anybody's."""
+"""Layers of any cell: one of plait's, or one of your own."""
 
 import inspect
 import warnings
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import cells, engines
+from .. import cells
 from ..cells import Cell
 from ..cells.trace import trace, why_untraceable
 from ..errors import PlaitError
@@ -26,7 +26,8 @@ class CellLayer(Recurrent):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        super().__init__("LSTM", *args, device="meta", dtype=dtype, **options)  # checks all, and has no numbers yet
+        # torch checks the arguments; on "meta" it allocates nothing
+        super().__init__("LSTM", *args, device="meta", dtype=dtype, **options)
         self.mode, self._plait_cell = cell.name, cell
         if self.proj_size and why_untraceable(cell) is None and trace(cell).reads_h:
             raise PlaitError(
@@ -49,7 +50,7 @@ class CellLayer(Recurrent):
         self.reset_parameters()
 
     def flatten_parameters(self) -> None:
-        """For cuDNN, which has no such cell."""
+        """Does nothing: it is for cuDNN, which has no such cell."""
 
     def extra_repr(self) -> str:
         return f"{self._plait_cell.__name__}, {super().extra_repr()}"
@@ -100,6 +101,3 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
         warnings.warn(f"{why} Engine 'auto' takes 'torch' for it, which is slower.", stacklevel=2)
     cells.key(cell)
     return made
-
-
-__all__ = ["CellLayer", "ImplicitGRU", "engines", "layer"]

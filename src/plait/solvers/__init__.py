@@ -1,4 +1,4 @@
-"""How a sequence is solved over time: the seam between autograd and the engines."""
+"""How a sequence is solved over time. Autograd calls a solver, and the solver calls an engine."""
 
 from ..errors import PlaitError
 from .base import Solver
@@ -8,13 +8,13 @@ SOLVERS: dict[str, type[Solver]] = {"serial": Serial}
 
 
 def find(text: str, key: int = 0) -> Solver:
-    """The solver that a layer has, by its key; or another with the same options, if that one is gone."""
+    """The solver of a layer, by its key; or a new one with the same options, if that does not exist any more."""
     found = Solver.known.get(key)
     return found if found is not None and found.text == text else parse(text)
 
 
 def parse(text: str) -> Solver:
-    """name:option=value,option=value"""
+    """The solver of a text such as name:option=value,option=value."""
     name, _, rest = text.partition(":")
     if name not in SOLVERS:
         raise PlaitError(f"solver '{name}': expected one of {', '.join(SOLVERS)}.")

@@ -12,13 +12,13 @@ from ..engines import Engine, Gradients, Layout, Needs, Prepared
 
 
 class Solver(ABC):
-    """Runs one layer through time, forward and back, by calling an engine. It takes and returns what Engine.forward and
-    Engine.backward do.
+    """Runs one layer through time, forward and back, by calling an engine. Arguments and results are those of
+    Engine.forward and Engine.backward.
     """
 
     known: ClassVar["WeakValueDictionary[int, Solver]"] = WeakValueDictionary()
     numbers: ClassVar["count[int]"] = count(1)
-    key: int  # a number of its own in this process: by it torch.compile's op finds this very solver
+    key: int  # a number that is unique in this process: torch.compile's op finds the solver by it
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
@@ -32,7 +32,7 @@ class Solver(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """Its name and options, as torch.compile's op carries them: `solvers.parse` makes the same of it."""
+        """Its name and options, for torch.compile's op. `solvers.parse` makes an equal solver from it."""
 
     @classmethod
     @abstractmethod

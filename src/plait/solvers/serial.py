@@ -1,4 +1,4 @@
-"""One step after another: exact, and one launch each way where the engine has it."""
+"""One step after another. It is exact. Engine `fused` does it in one launch forward and one back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
