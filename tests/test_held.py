@@ -201,8 +201,10 @@ def test_every_thread_packs_for_itself() -> None:
     with torch.no_grad():
         expected = model(x)[0]
         found: list[bool] = []
+        begin = threading.Barrier(4)  # all are alive at once: else a thread may get the number of one that has ended
 
         def run() -> None:
+            begin.wait(60)
             with torch.no_grad():
                 found.extend(torch.equal(model(x)[0], expected) for _ in range(20))
 
