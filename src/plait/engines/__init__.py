@@ -6,6 +6,7 @@ from importlib import import_module
 import torch
 
 from ..cells import Cell
+from ..cells.trace import why_untraceable
 from ..errors import PlaitError, unknown
 from ..layout import Layout
 from .base import Derivative, Engine, Gradients, Needs, Prepared, Weights
@@ -58,6 +59,8 @@ def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.devic
         if reason is None:
             return candidate
         reasons.append(reason)
+    if why_untraceable(cell) in reasons:
+        reasons.append("Use engine='torch', which runs it by autograd.")
     raise PlaitError(" ".join(reasons))
 
 

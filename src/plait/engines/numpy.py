@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.ops import arrays
+from ..cells.trace import why_untraceable
 from .stepwise import Stepwise
 
 
@@ -18,7 +19,7 @@ class NumpyEngine(Stepwise):
             return f"numpy runs on the CPU, the layer is on {device}: use engine='torch' there."
         if dtype not in (torch.float32, torch.float64):
             return f"numpy runs float32 and float64, the layer is {dtype}: convert it, or use engine='torch'."
-        return None
+        return why_untraceable(cell)
 
     def array(self, tensor: Tensor) -> Any:
         return tensor.detach().numpy()

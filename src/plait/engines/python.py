@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.ops import floats
-from ..cells.trace import compiled, trace
+from ..cells.trace import compiled, trace, why_untraceable
 from ..layout import Layout
 from .base import Derivative, Engine, Prepared, States
 from .stepwise import begin, written
@@ -40,7 +40,7 @@ class PythonEngine(Engine):
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if dtype not in (torch.float32, torch.float64):
             return f"{self.name} returns float32 and float64, the layer is {dtype}: convert it first."
-        return None
+        return why_untraceable(cell)
 
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
         product = matmul(a.tolist(), b.tolist()) if a.shape[1] else zeros(a.shape[0], b.shape[1])

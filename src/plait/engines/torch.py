@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.ops import tensors
+from ..cells.trace import why_untraceable
 from ..layout import Layout
 from .base import Weights
 from .stepwise import Stepwise
@@ -24,6 +25,9 @@ class TorchEngine(Stepwise):
 
 class TorchStepsEngine(TorchEngine):
     name, about = "torch:steps", "torch's operators, one step after another"
+
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
+        return super().why_not(cell, dtype, device) or why_untraceable(cell)
 
 
 def unrolled(
