@@ -45,10 +45,13 @@ class Layout:
             self.N, self.is_dense = T * B, True
 
     @classmethod
-    def ragged(cls, batch_sizes: Tensor) -> "Layout":
-        """From the sizes of a user's PackedSequence, which are checked here: engines rely on it."""
+    def ragged(cls, batch_sizes: Tensor, B: int | None = None) -> "Layout":
+        """From the sizes of a user's PackedSequence, which are checked here: engines rely on it.
+
+        B: if a shape tells it. torch.compile knows shapes, but no numbers within tensors.
+        """
         if torch.compiler.is_compiling():  # there are no numbers yet: the op makes its own layout, when there are
-            return cls(batch_sizes.shape[0], int(batch_sizes[0]), batch_sizes)
+            return cls(batch_sizes.shape[0], int(batch_sizes[0]) if B is None else B, batch_sizes)
         sizes = check_sizes(batch_sizes)
         layout = cls(len(sizes), sizes[0], batch_sizes)
         layout.sizes = sizes

@@ -87,7 +87,7 @@ class Recurrent(nn.RNNBase):
         if isinstance(input, PackedSequence):
             rows, batch_sizes, permutation, inverse = input
             hx = None if hx is None else tuple(permuted(s, permutation) for s in states_of(hx))
-            layout = Layout.ragged(batch_sizes)
+            layout = Layout.ragged(batch_sizes, batch_of(permutation, hx))
             check_arguments(self, rows, hx, batch_sizes, layout.B)
             y, finals = self._plait_stack(engine, rows, hx, layout)
             finals = tuple(permuted(s, inverse) for s in finals)
@@ -176,6 +176,13 @@ def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, T
     """
     layout = Layout.of_lengths(lengths, T, B)
     return layout, layout.places(T, batch_first)
+
+
+def batch_of(permutation: Tensor | None, hx: tuple[Tensor, ...] | None) -> int | None:
+    """How many sequences a packing has, if a shape tells it."""
+    if permutation is not None:
+        return permutation.shape[0]
+    return hx[0].shape[1] if hx and hx[0].dim() == 3 else None
 
 
 def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:
