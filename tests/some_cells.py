@@ -25,7 +25,11 @@ class BackwardsMGU(Cell):
 
 
 class PeepholeLSTM(Cell):
-    """The gates of an LSTM that look at its cell state: i and f at the old one, o at the new one."""
+    """i, f = sigmoid(W x + b + R h + c + p c)    g = tanh(W x + b + R h + c)    c' = f c + i g
+    o = sigmoid(W x + b + R h + c + p c')    h' = o tanh(c')
+
+    An LSTM whose gates look at its cell state: i and f at the old one, o at the new one.
+    """
 
     gates, states, params = ("i", "f", "g", "o"), ("h", "c"), ("p_i", "p_f", "p_o")
 
@@ -38,7 +42,10 @@ class PeepholeLSTM(Cell):
 
 
 class Decay(Cell):
-    """h' = n + exp(-dt softplus(s)) (h - n): the time that a unit forgets in depends on the input."""
+    """s = W x + b + R h + c    n = tanh(W x + b + R h + c)    h' = n + exp(-dt softplus(s)) (h - n)
+
+    The time that a unit forgets in depends on the input.
+    """
 
     gates, states = ("s", "n"), ("h",)
 

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from plait import engines, layers
 from plait.cells import CELLS
 from plait.ladder.compare import TOLERANCE, deviation, outputs_and_gradients
-from reference import ImplicitGRU
+from reference import ImplicitGRU, Packed
 
 EACH = 12  # cases for each of 5 cells x 6 engines x 4 forms x 2 dtypes
 FORMS = ("tensor", "unbatched", "packed", "lengths")
@@ -138,20 +138,6 @@ class Padded(nn.Module):
         packed = pack_padded_sequence(x, lengths, self.layer.batch_first, enforce_sorted=False)
         y, state = self.layer(packed, hx)
         return nn.utils.rnn.pad_packed_sequence(y, self.layer.batch_first, total_length=T)[0], state
-
-
-class Packed(nn.Module):
-    """The reference, which knows no PackedSequence: pad, run, pack."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, packed, hx):
-        x, lengths = nn.utils.rnn.pad_packed_sequence(packed, self.layer.batch_first)
-        y, state = self.layer(x, hx, lengths.tolist())
-        ordered = packed.sorted_indices is None
-        return pack_padded_sequence(y, lengths, self.layer.batch_first, enforce_sorted=ordered), state
 
 
 def run_cases(cell: str, engine: str, each: int) -> set[Case]:

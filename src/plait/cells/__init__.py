@@ -4,12 +4,12 @@ from functools import cache
 from zlib import crc32
 
 from ..errors import PlaitError, unknown
+from . import trace  # the module
 from .base import Cell, Ops
 from .gru import GRU
 from .implicit_gru import ImplicitGRU
 from .lstm import LSTM
 from .rnn import RNN, RNNRelu
-from .trace import trace, why_untraceable
 
 CELLS: dict[str, type[Cell]] = {cell.name: cell for cell in (RNN, RNNRelu, LSTM, GRU, ImplicitGRU)}
 
@@ -36,7 +36,7 @@ key._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compil
 def _key(cell: type[Cell]) -> str:
     if CELLS.get(cell.name) is cell:
         return cell.name
-    text = why_untraceable(cell) or trace(cell).step + trace(cell).vjp
+    text = trace.why_untraceable(cell) or trace.trace(cell).step + trace.trace(cell).vjp
     name = f"{cell.__module__}.{cell.__qualname__}:{crc32(text.encode()):08x}"
     while _known.setdefault(name, cell) is not cell:
         name += "'"

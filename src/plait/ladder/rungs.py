@@ -144,15 +144,16 @@ def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Gene
 
 # --- rung 3: whole layers ----------------------------------------------------------------------------------------
 def layer_deviation(
-    cell: str, engine: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+    cell: type[Cell], engine: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> float:
-    """Two layers, both directions, ragged, from a random state; LSTM also with a projection."""
+    """Two layers, both directions, dense and ragged, from a random state; with a projection, too, if it can be."""
     largest = 0.0
-    for proj_size in (0, 2) if cell == "lstm" else (0,):
+    projected = cell.mode in (None, "LSTM") and not trace(cell).reads_h  # torch has it for the LSTM alone
+    for proj_size in (0, 2) if projected else (0,):
         options = {"proj_size": proj_size} if proj_size else {}
         reference = layers.layer(cell, 3, 4, 2, engine="python", bidirectional=True, dtype=dtype, **options)
         x, lengths = torch.randn(5, 3, 3, generator=generator, dtype=dtype), torch.tensor([3, 5, 1])
-        widths = (proj_size or 4, 4)[: len(CELLS[cell].states)]
+        widths = (proj_size or 4, *[4] * (len(cell.states) - 1))
         hx = [torch.randn(4, 3, width, generator=generator, dtype=dtype) for width in widths]
         for some in (None, lengths):
             expected = outputs_and_gradients(reference, x, hx, some)
@@ -190,7 +191,7 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
     what = f"engine {name}" if device.type == "cpu" else f"engine {name} on {device}"
     for dtype, tolerance in TOLERANCE.items():
         reasons = [engines.get(name).why_not(cell, dtype, device) for cell in CELLS.values()]
-        able = [cell for cell, why in zip(CELLS, reasons, strict=True) if why is None]
+        able = [cell for cell, why in zip(CELLS.values(), reasons, strict=True) if why is None]
         for why in sorted({why for why in reasons if why}):
             yield Skipped(3, f"{what}, {str(dtype)[6:]}", why)
         if able:
@@ -204,7 +205,8 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
 
 # --- one cell, a user's ----------------------------------------------------------------------------------------------
 def check_cell(cell: Any, seed: int = 0) -> Rungs:
-    """Compares a cell's traced derivative with autograd's, and every engine that can run it with its `step` iterated.
+    """Compares a cell's traced derivative with autograd's, every engine that can run it with its `step` iterated, and
+    layers of it (two directions, dense and ragged) in every engine with engine `python`.
 
     The result is a list of lines. Nothing is raised: a rung's `holds` is True, False if something is wrong with the
     cell, or None where there is nothing to compare, and then the line says why.
@@ -212,26 +214,42 @@ def check_cell(cell: Any, seed: int = 0) -> Rungs:
     if not (isinstance(cell, type) and issubclass(cell, Cell)):
         found = f"{cell!r:.60} is not a cell: expected a class that is derived from plait.Cell."
         return Rungs([Rung(1, "a cell", float("inf"), 0.0, found)])
-    generator, device = torch.Generator().manual_seed(seed), torch.device("cpu")
-    what = f"derivative of {cell.name} = autograd"
-    result = Rungs([attempt(1, what, partial(derivative_deviation, cell, generator=generator))])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Rungs(cell_rungs(cell, torch.Generator().manual_seed(seed)))
+
+
+def cell_rungs(cell: type[Cell], generator: torch.Generator) -> Iterator[Rung | Skipped]:
+    device, exact = torch.device("cpu"), TOLERANCE[torch.float64]
+
+    def over_steps(deviation: Callable[[int], float]) -> Callable[[], float]:
+        return lambda: max(deviation(dt) for dt in LENGTHS_OF_STEP)
+
+    derivative = over_steps(partial(derivative_deviation, cell, generator=generator))
+    first = attempt(1, f"derivative of {cell.name} = autograd", derivative, exact)
+    yield first
+    if first.why:  # there is no derivative, and so nothing to compare
+        return
     for name in engines.names():
         what = f"engine {name}, {cell.name} = step iterated"
         why = engines.get(name).why_not(cell, torch.float64, device)
         if why is None:
-            result.append(attempt(2, what, partial(engine_deviation, cell, name, generator=generator)))
+            yield attempt(2, what, over_steps(partial(engine_deviation, cell, name, generator=generator)), exact)
         else:
-            result.append(Skipped(2, what, why))
-    return result
+            yield Skipped(2, what, why)
+    for name in engines.names():
+        for dtype, tolerance in TOLERANCE.items():
+            if name != "python" and engines.get(name).why_not(cell, dtype, device) is None:
+                what = f"layer of {cell.name}, {name}, {str(dtype)[6:]} = python"
+                yield attempt(3, what, partial(layer_deviation, cell, name, dtype, device, generator), tolerance)
 
 
-def attempt(rung: int, what: str, deviation: Callable[[int], float]) -> Rung | Skipped:
-    """The largest deviation of several lengths of a step, or why there is none."""
-    exact = TOLERANCE[torch.float64]
+def attempt(rung: int, what: str, deviation: Callable[[], float], tolerance: float) -> Rung | Skipped:
+    """The deviation, or why there is none."""
     try:
-        return Rung(rung, what, max(deviation(dt) for dt in LENGTHS_OF_STEP), exact)
+        return Rung(rung, what, deviation(), tolerance)
     except CannotTrace as e:
         return Skipped(rung, what, str(e))
     except Exception as e:
         why = str(e) if isinstance(e, PlaitError) else f"{type(e).__name__}: {e}"
-        return Rung(rung, what, float("inf"), exact, why)
+        return Rung(rung, what, float("inf"), tolerance, why)
