@@ -156,7 +156,7 @@ def test_a_cell_that_is_broken_says_so_and_one_that_cannot_be_traced_says_where(
     assert re.search(
         r"skipped, cell mean cannot be traced: test_ladder\.py, line \d+, `return a - a\.mean\(\)`", str(first)
     )
-    for other in (MGU.step, "mgu", CELLS):
+    for other in (MGU.step, "mgu", CELLS, Cell):
         (only,) = check_cell(other)
         assert not only.holds
         assert "is not a cell: expected a class" in str(only)

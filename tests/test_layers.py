@@ -71,6 +71,14 @@ def test_projection_is_for_the_lstm(make) -> None:
         make(3, 4, proj_size=2)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_is_still_run_by_torchs_own_layer(copied) -> None:
+    layer = copied(plait.LSTM(3, 4, engine="torch"))
+    y, _ = layer(torch.randn(5, 2, 3))
+    assert "Recurrence" not in y.grad_fn.name()
+    assert layer.solver == plait.Serial()
+
+
 @every_engine
 @pytest.mark.parametrize("make", [plait.GRU, plait.ImplicitGRU])
 def test_no_steps_and_no_sequences(engine: str, make) -> None:

@@ -117,6 +117,14 @@ def test_no_projection_if_the_step_reads_h(engine: str) -> None:
         plait.layer(MGU, I, H, proj_size=2, engine=engine)
 
 
+def test_what_is_no_cell_is_said() -> None:
+    for other in (3, MGU.step, nn.LSTM, plait.Cell):
+        with pytest.raises(PlaitError, match=r"expected a class derived from plait\.Cell, or one of rnn, rnn_re"):
+            plait.layer(other, I, H)
+    with pytest.raises(PlaitError, match="cell 'mgu' is not known: did you mean 'gru'"):
+        plait.layer("mgu", I, H)
+
+
 # --- a module as any other --------------------------------------------------------------------------------------------
 def test_parameters_have_torchs_names_and_a_block_of_rows_for_each_gate() -> None:
     options = {"num_layers": 2, "bidirectional": True}
@@ -354,6 +362,10 @@ def test_a_step_that_cannot_be_traced_is_said_with_its_line(cell) -> None:
         warnings.simplefilter("always")
         layer = plait.layer(cell, I, H)
         layer(torch.randn(T, B, I))[0].sum().backward()
+    with pytest.raises(
+        PlaitError, match=r"^proj_size 1: whether the step reads h is not known\. cell .* Leave proj"
+    ):
+        plait.layer(cell, I, H, proj_size=1)
     (only,) = said
     assert re.search(sentence + r".*Engine 'auto' takes 'torch' for it, which is slower\.$", str(only.message))
     assert only.filename == __file__

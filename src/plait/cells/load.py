@@ -17,20 +17,20 @@ def load(name: str) -> type[Cell]:
     if not colon or not wanted.isidentifier():
         raise PlaitError(f"cell '{name}': expected the file and the class, as in path/to/file.py:MGU.")
     module = run(Path(file))
-    cells = [key for key, value in vars(module).items() if is_cell(value) and value is not Cell]
+    cells = [key for key, value in vars(module).items() if is_cell(value)]
     if not hasattr(module, wanted):
         if not cells:
             raise PlaitError(f"{file} has no class '{wanted}', and no cell at all: write one as class {wanted}(Cell).")
         raise unknown(f"{file}: cell", wanted, cells)
     cell = getattr(module, wanted)
-    if not is_cell(cell) or cell is Cell:
+    if not is_cell(cell):
         raise PlaitError(f"{file}: {wanted} is not a cell: expected a class that is derived from plait.cells.Cell.")
     found: type[Cell] = cell
     return found
 
 
 def is_cell(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Cell)
+    return isinstance(value, type) and issubclass(value, Cell) and value is not Cell
 
 
 def run(path: Path) -> ModuleType:

@@ -18,6 +18,7 @@ from .. import engines, layers
 from ..cells import CELLS, Cell
 from ..cells.base import FUNCTIONS
 from ..cells.graph import RULES, SIGNS, Graph, adjoints, write
+from ..cells.load import is_cell
 from ..cells.ops import tensors as ops
 from ..cells.trace import CannotTrace, compiled, trace
 from ..engines import Layout, Needs, Weights
@@ -211,7 +212,7 @@ def check_cell(cell: Any, seed: int = 0) -> Rungs:
     The result is a list of lines. Nothing is raised: a rung's `holds` is True, False if something is wrong with the
     cell, or None where there is nothing to compare, and then the line says why.
     """
-    if not (isinstance(cell, type) and issubclass(cell, Cell)):
+    if not is_cell(cell):
         found = f"{cell!r:.60} is not a cell: expected a class that is derived from plait.Cell."
         return Rungs([Rung(1, "a cell", float("inf"), 0.0, found)])
     with torch.random.fork_rng(devices=[]):

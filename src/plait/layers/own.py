@@ -1,6 +1,5 @@
 """Layers of any cell: one of plait's, or one of your own."""
 
-import inspect
 import warnings
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import nn
 
 from .. import cells
 from ..cells import Cell
+from ..cells.load import is_cell
 from ..cells.trace import trace, why_untraceable
 from ..errors import PlaitError
 from .recurrent import Recurrent
@@ -29,11 +29,8 @@ class CellLayer(Recurrent):
         # torch checks the arguments; on "meta" it allocates nothing
         super().__init__("LSTM", *args, device="meta", dtype=dtype, **options)
         self.mode, self._plait_cell = cell.name, cell
-        if self.proj_size and why_untraceable(cell) is None and trace(cell).reads_h:
-            raise PlaitError(
-                f"proj_size {self.proj_size}: the step of cell {cell.name} reads h itself, and a projection leaves "
-                "another number of units: leave proj_size out, or let the step use h through R h alone."
-            )
+        if self.proj_size:
+            check_projection(cell, self.proj_size)
         made: dict[str, Any] = {"device": torch.empty(0, device=device).device, "dtype": self.weight_ih_l0.dtype}
         rows = len(cell.gates) * self.hidden_size
         for name, p in list(self._parameters.items()):
@@ -46,7 +43,7 @@ class CellLayer(Recurrent):
                 self.register_parameter(name, nn.Parameter(torch.empty(self.hidden_size, **made)))
                 names.append(name)
         self._flat_weights_names = [name for names in self._all_weights for name in names]
-        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
+        self._init_flat_weights()
         self.reset_parameters()
 
     def flatten_parameters(self) -> None:
@@ -54,6 +51,17 @@ class CellLayer(Recurrent):
 
     def extra_repr(self) -> str:
         return f"{self._plait_cell.__name__}, {super().extra_repr()}"
+
+
+def check_projection(cell: type[Cell], proj_size: int) -> None:
+    why = why_untraceable(cell)
+    if why is not None:
+        raise PlaitError(f"proj_size {proj_size}: whether the step reads h is not known. {why} Leave proj_size out.")
+    if trace(cell).reads_h:
+        raise PlaitError(
+            f"proj_size {proj_size}: the step of cell {cell.name} reads h itself, and a projection leaves another "
+            "number of units: leave proj_size out, or let the step use h through R h alone."
+        )
 
 
 class ImplicitGRU(CellLayer):
@@ -84,7 +92,7 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
     """
     if isinstance(cell, str):
         cell = cells.get(cell)
-    if not (inspect.isclass(cell) and issubclass(cell, Cell)):
+    if not is_cell(cell):
         raise PlaitError(
             f"cell {cell!r}: expected a class derived from plait.Cell, or one of {', '.join(cells.CELLS)}."
         )

@@ -44,7 +44,7 @@ class Recurrent(nn.RNNBase):
         cell = self._plait_cell
         weight: Tensor = cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
-        if engine == "torch" and cell.mode is not None and self.solver is SERIAL:
+        if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
             return self._plait_native(input, hx)
         if is_autocast(weight.device):
             with without_autocast(weight.device):
