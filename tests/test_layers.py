@@ -702,6 +702,7 @@ class Wrapped(nn.Module):
         return self.head(y), state
 
 
+@pytest.mark.filterwarnings("error:Dynamo detected")
 @every_engine
 @pytest.mark.parametrize("make", [plait.LSTM, plait.ImplicitGRU])
 def test_compile(engine: str, make, dynamo) -> None:

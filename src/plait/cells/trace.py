@@ -89,9 +89,16 @@ def trace(cell: type[Cell], dt: float = 1) -> Trace:
     )
 
 
-@remembered
 def why_untraceable(cell: type[Cell], dt: float = 1) -> str | None:
     """None if the cell can be traced, else the sentence that says why not."""
+    return _why_untraceable(cell, dt)
+
+
+why_untraceable._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing it
+
+
+@remembered
+def _why_untraceable(cell: type[Cell], dt: float) -> str | None:
     try:
         trace(cell, dt)
     except CannotTrace as e:

@@ -118,7 +118,8 @@ class Recurrent(nn.RNNBase):
         """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)"""
         D, held = 2 if self.bidirectional else 1, self._plait_held
         call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, self.solver, held)
-        apply = custom_op.apply if torch.compiler.is_compiling() and is_traceable(self._plait_cell) else autograd.apply
+        opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None
+        apply = custom_op.apply if opaque else autograd.apply
         finals: list[list[Tensor]] = []
         own: dict[str, Any] = self._parameters  # a parametrized one is not there
         for layer in range(self.num_layers):
@@ -137,13 +138,6 @@ def check_solver(solver: Solver) -> Solver:
     if not isinstance(solver, Solver):
         raise PlaitError(f"solver {solver!r}: expected a solver such as plait.Serial().")
     return solver
-
-
-def is_traceable(cell: type[Cell]) -> bool:
-    return why_untraceable(cell) is None
-
-
-is_traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing it
 
 
 def check_arguments(
