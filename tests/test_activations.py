@@ -45,7 +45,7 @@ def run(cell: type[Cell], *columns: Tensor) -> list[Tensor]:
     x = torch.stack([c.view(-1, H) for c in columns], 1).flatten(1)  # (B, G*H)
     G = len(cell.gates)
     w = functions.Weights(x.new_zeros(G * H, 1), x.new_zeros(G * H, H), None, None, None)
-    _, finals, _ = engine.recur([engine.prepare(cell, w)], [x], None, functions.Layout(1, x.shape[0]), 1)
+    finals, _ = engine.recur(engine.prepare(cell, w), x, None, functions.Layout(1, x.shape[0]), keep=False)
     return [f.flatten() for f in finals]
 
 

@@ -203,14 +203,14 @@ def test_linearised_twice_gives_the_same_bits(engine, cell, dtype, ragged, rever
 @every_cell
 @every_engine
 def test_without_a_tape_the_bits_are_the_same(engine, cell, dtype, ragged, reverse, monkeypatch) -> None:
-    from plait.engines import fused
+    from plait.engines import fused_walk
 
     q, e = problem(engine, cell, dtype, ragged, reverse), engines.get(engine)
     wx = e.project(q.p, q.x)
     untouched = wx.clone()
     expected, tape = e.recur(q.p, wx, q.state0, q.layout)
     for room in (1, 1 << 12, 1 << 20):  # in how much memory `fused` walks on, if nothing is kept
-        monkeypatch.setattr(fused, "WITHOUT_TAPE", room)
+        monkeypatch.setattr(fused_walk, "WITHOUT_TAPE", room)
         out = [torch.empty_like(d) for d in q.d_states]
         found, nothing = e.recur(q.p, wx, q.state0, q.layout, keep=False, out=out)
         assert nothing is None

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
 from plait import PlaitError
-from plait.engines import fused
+from plait.engines import fused_walk
 from plait.kernels.layer import Layer
 from plait.ladder.compare import deviation, outputs_and_gradients, relative
 from plait.layers import states_of
@@ -170,7 +170,7 @@ def test_no_sequences_have_no_lengths() -> None:
 def test_layers_of_a_stack_share_what_a_ragged_batch_needs(monkeypatch) -> None:
     """The second to the last are alike: one program forward and one back, as for the first."""
     made = []
-    monkeypatch.setattr(fused, "Layer", lambda *args: made.append(args) or Layer(*args))
+    monkeypatch.setattr(fused_walk, "Layer", lambda *args: made.append(args) or Layer(*args))
     layer, x = plait.LSTM(3, 5, 6, engine="fused"), torch.randn(4, 3, 3, requires_grad=True)
     layer(x, lengths=[4, 1, 2])[0].sum().backward()
     assert len(made) == 4

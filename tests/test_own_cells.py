@@ -362,9 +362,7 @@ def test_a_step_that_cannot_be_traced_is_said_with_its_line(cell) -> None:
         warnings.simplefilter("always")
         layer = plait.layer(cell, I, H)
         layer(torch.randn(T, B, I))[0].sum().backward()
-    with pytest.raises(
-        PlaitError, match=r"^proj_size 1: whether the step reads h is not known\. cell .* Leave proj"
-    ):
+    with pytest.raises(PlaitError, match=r"^proj_size 1: whether the step reads h is not known\. cell .* Leave proj"):
         plait.layer(cell, I, H, proj_size=1)
     (only,) = said
     assert re.search(sentence + r".*Engine 'auto' takes 'torch' for it, which is slower\.$", str(only.message))
