@@ -59,7 +59,7 @@ REFUSED = [
     ("cells/mine.py", "cell 'cells/mine.py': expected the file and the class, as in path/to/file.py:MGU."),
     ("cells/mine.py:", "expected the file and the class"),
     ("cells/mine.py:MUG", "cells/mine.py: cell 'MUG' is not known: did you mean 'MGU'? Expected one of MGU, Mean."),
-    ("cells/mine.py:Other", "Other is not a cell: expected a class that is derived from plait.cells.Cell."),
+    ("cells/mine.py:Other", "Other is not a cell: expected a class that is derived from plait.Cell."),
     ("cells/mine.py:GATES", "GATES is not a cell"),
     ("cells/mine.py:Cell", "Cell is not a cell"),
     (

@@ -24,7 +24,7 @@ def load(name: str) -> type[Cell]:
         raise unknown(f"{file}: cell", wanted, cells)
     cell = getattr(module, wanted)
     if not is_cell(cell):
-        raise PlaitError(f"{file}: {wanted} is not a cell: expected a class that is derived from plait.cells.Cell.")
+        raise PlaitError(f"{file}: {wanted} is not a cell: expected a class that is derived from plait.Cell.")
     found: type[Cell] = cell
     return found
 
