@@ -29,6 +29,32 @@ def test_python_examples_run(page: str, empty_folder: Path) -> None:
         exec(compile(text, page, "exec"), {})
 
 
+@pytest.mark.filterwarnings("ignore:cell normed cannot be traced")
+def test_a_cell_is_written_from_nothing_as_the_page_shows(plait, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each block goes on where the one before it ended, and prints what is shown; but for the digits of differences."""
+    page = "docs/extending.md"
+    parts, (checked, equations, warning) = blocks(page, "python"), blocks(page, "text")
+    Path("mgu.py").write_text(parts[0])
+    assert plait("equations", "mgu.py:MGU") == (0, equations, "")
+    scope: dict[str, object] = {}
+    for text in parts:
+        capsys.readouterr()
+        exec(compile(text, page, "exec"), scope)
+        if "print(plait.check_cell(MGU))" in text:
+            found = capsys.readouterr().out
+            digits = re.compile(r"\d\.\de[-+]\d\d(?= <=)")
+            assert digits.sub("", found) == digits.sub("", checked)
+    decay, normed = (next(t for t in parts if f"class {name}(" in t) for name in ("Decay", "Normed"))
+    Path("decay.py").write_text("import plait\n\n\n" + decay)
+    code, out, _ = plait("equations", "decay.py:Decay", "--dt", "2")
+    assert code == 0
+    assert "= -2.0 * " in out
+    Path("normed.py").write_text("import plait\n\n\n" + normed.partition("\n\n\n")[0])
+    code, _, err = plait("equations", "normed.py:Normed")
+    assert code == 2
+    assert err.removeprefix("plait: ").strip() == warning.partition(" Engine 'auto'")[0]
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/language.md"])
 def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the page, in one folder, on files as the page describes them; training is cut short."""
