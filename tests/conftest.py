@@ -1,6 +1,7 @@
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,14 @@ def refused(plait, empty_folder: Path):
         return err
 
     return run
+
+
+@pytest.fixture
+def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
+    """torch.set_num_threads, and as many are called for the smallest work."""
+    from plait.engines import fused_walk
+
+    monkeypatch.setattr(fused_walk, "WORTH_A_TEAM", 0)
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

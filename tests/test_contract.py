@@ -1,16 +1,18 @@
 """The contract that chunks of a pipeline and sweeps of a solver stand on: any engine, in pieces, is the whole."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from plait import engines
+from plait import PlaitError, engines
 from plait.cells import CELLS, Cell
-from plait.engines import Layout, Needs, Prepared, Weights
+from plait.engines import Layout, Needs, Prepared, Weights, fused_walk
+from plait.engines.fused import FusedEngine
+from plait.kernels import split
 from plait.ladder.compare import TOLERANCE, relative
 
 ENGINES = ("python", "numpy", "torch:steps", "fused")
@@ -40,7 +42,16 @@ class Awkward(Cell):
         return z * h + (1 - z) * ops.tanh(wx[0] + r * rh[0]) * ops.sigmoid(wx[2] * rh[2])
 
 
-ALL = {**CELLS, "peephole": Peephole, "awkward": Awkward}
+class Apart(Cell):
+    """In no gate are W x and R h a sum."""
+
+    gates, states = ("a", "b"), ("h",)
+
+    def step(wx, rh, state, ops):
+        return ops.tanh(wx[0] + 0.5 * rh[0]) * ops.sigmoid(wx[1] - rh[1])
+
+
+ALL = {**CELLS, "peephole": Peephole, "awkward": Awkward, "apart": Apart}
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 every_cell = pytest.mark.parametrize("cell", ALL)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -58,9 +69,11 @@ class Problem:
     d_last: list[Tensor]
 
 
-def problem(engine: str, cell: str, dtype: str, ragged: bool, reverse: bool, P: int = 0, T: int = 9) -> Problem:
+def problem(
+    engine: str, cell: str, dtype: str, ragged: bool, reverse: bool, P: int = 0, T: int = 9, H: int = 7, times: int = 1
+) -> Problem:
     c, g, kind = ALL[cell], torch.Generator().manual_seed(0), DTYPES[dtype]
-    G, I, H, lengths = len(c.gates), 5, 7, [T, T, T - 2, 4, 4, 1] if ragged else [T] * 4
+    G, I, lengths = len(c.gates), 5, ([T, T, T - 2, 4, 4, 1] if ragged else [T] * 4) * times
     layout = Layout.of_lengths(lengths) if ragged else Layout(T, len(lengths))
 
     def draw(*shape: int) -> Tensor:
@@ -203,8 +216,6 @@ def test_linearised_twice_gives_the_same_bits(engine, cell, dtype, ragged, rever
 @every_cell
 @every_engine
 def test_without_a_tape_the_bits_are_the_same(engine, cell, dtype, ragged, reverse, monkeypatch) -> None:
-    from plait.engines import fused_walk
-
     q, e = problem(engine, cell, dtype, ragged, reverse), engines.get(engine)
     wx = e.project(q.p, q.x)
     untouched = wx.clone()
@@ -277,3 +288,101 @@ def test_pieces_of_a_sequence_are_a_batch(engine, c, ragged) -> None:
     _, found = e.recur(q.p, wx[pieces.rows], starts, pieces.layout)
     for state, expected in zip(found.states, tape.states, strict=True):
         assert_close([state], [expected[pieces.rows]], "float64")
+
+
+@pytest.mark.parametrize("by_units", [False, True], ids=["by batch", "by units"])
+@both_ways
+@both_layouts
+@pytest.mark.parametrize("cell", ["lstm", "gru", "peephole", "apart", "awkward"])
+def test_all_of_it_on_a_team_and_with_torchs_products(
+    cell, ragged, reverse, by_units, set_threads, monkeypatch
+) -> None:
+    """So large that two threads share it, and that torch.mm does the products over all steps."""
+    monkeypatch.setattr(split, "by_units", lambda *_: by_units)
+    set_threads(2)
+    e, reference = FusedEngine(), engines.get("numpy")
+    q = problem("numpy", cell, "float64", ragged, reverse, H=130, times=4)
+    expected = whole("numpy", q)
+    p = e.prepare(ALL[cell], q.p.weights, reverse)
+    mine = replace(q, p=p)
+    monkeypatch.setattr(engines, "get", lambda name: e if name == "fused" else reference)
+    assert_close(whole("fused", mine), expected, "float64")
+    assert_close(in_chunks("fused", mine, random_cuts(q.layout.T, 0)), expected, "float64")
+    monkeypatch.setattr(fused_walk, "WITHOUT_TAPE", 1 << 18)
+    last, _ = e.recur(p, e.project(p, q.x), q.state0, q.layout, keep=False)
+    assert_close(last, expected[: len(last)], "float64")
+    state0, d_last = ([s.unsqueeze(0) for s in some] for some in (q.state0, q.d_last))
+    for ps in ([p], [e.prepare(ALL[cell], q.p.weights, reverse, lasting=False)]):
+        rows, finals, kept = e.forward(ps, q.x, state0, q.layout)
+        back = e.backward(ps, q.x, kept, q.d_states[0], d_last, q.layout, needs=Needs.all(ps), spend=True)
+        theirs = reference.forward([q.p], q.x, state0, q.layout)
+        needs = Needs.all([q.p])
+        other = reference.backward([q.p], q.x, theirs[2], q.d_states[0], d_last, q.layout, needs=needs)
+        assert_close([rows, *finals], [theirs[0], *theirs[1]], "float64")
+        assert_close([back.x, *back.states, *back.weights[0]], [other.x, *other.states, *other.weights[0]], "float64")
+
+
+def test_prepared_weights_may_be_used_in_any_company() -> None:
+    """Alone, then beside others, in either order: what is packed of one says nothing of the other."""
+    e = engines.get("fused")
+    a, b, o = (problem("fused", "gru", "float64", False, reverse) for reverse in (False, True, True))
+    p, q, r = a.p, b.p, e.prepare(o.p.cell, Weights(*[t * 2 for t in o.p.weights[:4]]), True)
+
+    def fresh(*ps: Prepared) -> Tensor:
+        return e.forward([e.prepare(x.cell, x.weights, x.reverse, lasting=False) for x in ps], a.x, None, a.layout)[0]
+
+    e.recur(p, e.project(p, a.x), None, a.layout)
+    for ps in ([p, q], [p], [p, r], [p, q], [q], [r]):
+        for keep in (True, False, False, False):
+            assert_close([e.forward(ps, a.x, None, a.layout, keep=keep)[0]], [fresh(*ps)], "float64")
+
+
+@every_engine
+def test_what_is_asked_for_in_other_ways(engine) -> None:
+    """States that are views of others, results that go into columns, buffers that are not there."""
+    q, e = problem(engine, "lstm", "float64", True, True), engines.get(engine)
+    wx = e.project(q.p, q.x)
+    _, tape = e.recur(q.p, wx, q.state0, q.layout)
+    out = [torch.empty(s.shape[::-1], dtype=s.dtype).t() for s in q.d_states]
+    e.recur(q.p, wx, q.state0, q.layout, out=out)
+    assert_close(out, list(tape.states), "float64")
+    state0 = [s[:1].expand(s.shape) for s in q.state0]
+    wide = [torch.cat([s, s], 1)[:, : s.shape[1]] for s in tape.states]
+    found = [
+        e.recur_vjp(q.p, e.linearise(q.p, wx, *some, q.layout), q.d_states, q.d_last)[0].d_wx
+        for some in (
+            (wide, state0),
+            ([s.contiguous() for s in wide], [s.contiguous() for s in state0]),
+        )
+    ]
+    assert torch.equal(*found)
+    steps = e.linearise(q.p, wx, wide, q.state0, q.layout)
+    expected = e.recur_vjp(q.p, steps, q.d_states, q.d_last)[0].d_wx
+    for s in wide:
+        s.zero_()  # a solver goes on with its states: the tape has its own
+    assert torch.equal(e.recur_vjp(q.p, steps, q.d_states, q.d_last)[0].d_wx, expected)
+    g, _ = e.recur_vjp(q.p, tape, q.d_states, q.d_last)
+    every = e.weight_gradients(q.p, q.x, tape, g)
+    some = e.weight_gradients(q.p, q.x, tape, g, into=[None] * len(every))
+    assert_close(some, every, "float64")
+
+
+def test_what_does_not_fit_a_walk_is_refused() -> None:
+    q, e = problem("fused", "lstm", "float64", False, False), engines.get("fused")
+    wx = e.project(q.p, q.x)
+    with pytest.raises(PlaitError, match=r"source of the states: found 1 tensors, expected 2 \(h, c\)"):
+        e.recur(q.p, wx, q.state0, q.layout, source=q.d_states[:1], keep=False)
+    _, tape = e.recur(q.p, wx, q.state0, q.layout)
+    with pytest.raises(PlaitError, match="other direction"):
+        e.recur_vjp(e.prepare(q.p.cell, q.p.weights, True), tape, None, q.d_last)
+    odd = replace(tape, gates=torch.empty(tape.gates.shape[::-1], dtype=torch.float64).t())
+    with pytest.raises(PlaitError, match="expected contiguous"):
+        e.recur_vjp(q.p, odd, None, q.d_last)
+
+
+def test_derivatives_come_for_every_direction() -> None:
+    a, b = (problem("fused", "gru", "float64", False, reverse) for reverse in (False, True))
+    e, ps = engines.get("fused"), [a.p, b.p]
+    y, _, kept = e.forward(ps, a.x, None, a.layout)
+    needs = Needs(False, [False], [[True] * 4, [False] * 4])  # one is trained, one is frozen
+    assert len(e.backward(ps, a.x, kept, y, [None], a.layout, needs=needs).derivatives) == 2

@@ -4,7 +4,7 @@ import copy
 import ctypes
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import plait
 from plait import engines, layers
 from plait.cells import CELLS, Cell
-from plait.engines import Layout, Needs, Weights, fused_walk
+from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
 from plait.kernels import split, threads
@@ -38,15 +38,6 @@ pairs = pytest.mark.parametrize(
     ids=["rnn", "rnn_relu", "lstm", "projected", "gru"],
 )
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="denormals are flushed on x86 only")
-
-
-@pytest.fixture
-def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
-    """torch.set_num_threads, and as many are called for the smallest work."""
-    monkeypatch.setattr(fused_walk, "WORTH_A_TEAM", 0)
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def lengths_of(B: int, T: int) -> Tensor:

@@ -765,3 +765,15 @@ def test_opaque_op_is_well_formed(engine: str) -> None:
         x = torch.randn(*((2, 2) if sizes is None else (5,)), 3, requires_grad=True)
         args = (x, tensors, sizes, 2, "lstm", engine, 2, True, True, "serial", 0, True)
         torch.library.opcheck(torch.ops.plait.layer, args)
+
+
+def test_functorch_and_an_ordinary_backward_on_one_forward() -> None:
+    """Each would use the tape up, and both have the same one."""
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(4, 2, 3)
+    for p in layer.parameters():
+        p.requires_grad_()
+    expected = torch.autograd.grad(layer(x.requires_grad_())[0].sum(), x)[0]
+    out, pull = torch.func.vjp(lambda v: layer(v)[0], x.detach())
+    out.sum().backward()
+    assert torch.allclose(pull(torch.ones_like(out))[0], expected, atol=1e-6)
+    assert torch.allclose(pull(torch.ones_like(out))[0], expected, atol=1e-6)

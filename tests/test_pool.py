@@ -294,7 +294,7 @@ def test_a_workspace_belongs_to_who_has_it() -> None:
     pool.put(one)
     assert pool.workspace(1000) is one
     pool.put(larger := pool.workspace(3 << 20))
-    assert pool.workspace(10) is larger
+    assert pool.workspace(2 << 20) is larger
     assert pool.workspace(1 << 30).size == 1 << 30
 
 
@@ -485,7 +485,7 @@ def test_a_thread_gives_back_what_is_idle_and_ends() -> None:
 
 def test_the_thread_keeps_nobody_from_ending() -> None:
     """And a block that is made when the interpreter is about to end makes no noise."""
-    use = "pool.put(pool.workspace(9))"
+    use = "pool.put(pool.workspace(2 << 20))"
     code = f"import atexit; from plait.kernels import pool; atexit.register(lambda: {use}); pool.IDLE = 1e6; {use}"
     assert python(code) == ("", "")
 
@@ -496,8 +496,8 @@ def test_where_no_thread_can_be_had(monkeypatch) -> None:
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(pool, "Thread", Refused)
-    pool.put(pool.workspace(1))
+    pool.put(pool.workspace(2 << 20))
     assert not pool._pool.watched
     monkeypatch.setattr(pool, "Thread", Unstarted)
-    pool.put(pool.workspace(1))
+    pool.put(pool.workspace(2 << 20))
     assert pool._pool.watched

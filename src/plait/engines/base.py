@@ -162,6 +162,7 @@ class Engine(ABC):
         dt: float = 1,
     ) -> Tape:
         """The tape of all steps, each from a given state. The states need not be the results of the steps before."""
+        states, state0 = ([s.clone(memory_format=torch.contiguous_format) for s in some] for some in (states, state0))
         about = Tape(layout, p.reverse, dt, state0, states, wx, wx, None)
         before = [about.before_all(k) for k in range(len(states))]  # each row takes one step
         _, tape = self.recur(p, wx, before, Layout(1, layout.N), dt=dt)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from ..cells.trace import trace
 from ..errors import PlaitError
 from ..layout import Layout
 from .base import Prepared, States
@@ -16,6 +17,7 @@ Expected = tuple[str, Tensor | None, tuple[int, ...]]  # what it is called, what
 
 def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | None, layout: Layout) -> None:
     I = ps[0].weights.w_ih.shape[1]
+    check_count("initial states: of", state0, ps[0])
     sizes = list(zip(state0 or (), state_sizes(ps, layout.B), strict=False))
     if x.dim() >= 2 and x.shape[-1] == I and fit(ps, x, [(x, layout.N * I), *sizes]):
         return
@@ -119,14 +121,32 @@ def check_recur(
     N, B = layout.N, layout.B
     found: list[Expected] = [*of_weights([p]), ("wx", wx, (N, len(p.cell.gates) * p.H))]
     for name, states, rows in (("initial state", state0, B), ("source of", source, N), ("out of", out, N)):
+        check_count(name, states, p)
         for state, t, width in zip(p.cell.states, states or (), p.widths, strict=False):
             found.append((f"{name} {state}", t, (rows, width)))
     check_shapes(found, wx)
 
 
+def check_count(name: str, states: States | None, p: Prepared) -> None:
+    if states is not None and len(states) != len(p.cell.states):
+        expected = f"expected {len(p.cell.states)} ({', '.join(p.cell.states)})"
+        raise PlaitError(f"{name} the states: found {len(states)} tensors, {expected}.")
+
+
 def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -> None:
     N, B, G = tape.layout.N, tape.layout.B, len(p.cell.gates)
+    check_count("d_ of", d_states, p)
+    check_count("d_ of the last of", d_last, p)
+    if tape.reverse != p.reverse:
+        raise PlaitError("the tape is of a walk in the other direction than the weights were prepared for.")
+    E = trace(p.cell, tape.dt).extra
     found: list[Expected] = [*of_weights([p]), ("gates of the tape", tape.gates, (N, G * p.H))]
+    found += [("extra of the tape", tape.extra, (N, E * p.H)), ("raw of the tape", tape.raw, (N, p.H))]
+    for t in (tape.gates, tape.extra, tape.raw, *tape.initial, *tape.states, *tape.path):
+        if t is not None and not t.is_contiguous():
+            raise PlaitError(
+                f"a matrix of the tape has strides {t.stride()}: expected contiguous ones, use t.contiguous()."
+            )
     for k, (state, width) in enumerate(zip(p.cell.states, p.widths, strict=True)):
         found += [(f"state {state} of the tape", t, (N, width)) for t in (tape.states[k], tape.path[k])]
         found.append((f"initial state {state} of the tape", tape.initial[k], (B, width)))

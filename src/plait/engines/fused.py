@@ -14,7 +14,7 @@ from ..layout import Layout
 from .base import Derivative, Gradients, Needs, Prepared, States, Weights
 from .checks import check_backward, check_forward
 from .fused_walk import FusedWalk, steps_without_tape
-from .packed import Packed
+from .packed import Packed, packs_of
 from .shot import MOST_SHOTS, Shot
 from .tape import Tape
 from .way_back import WayBack, address, matrix, room_of, rows_of
@@ -37,7 +37,7 @@ class FusedEngine(FusedWalk):
         mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
         aim = None
         if not keep and mine[0].lasting and layout.batch_sizes is None:
-            aim = layout.T, layout.B, state0 is None, dt, threads.threads()
+            aim = layout.T, layout.B, state0 is None, dt, threads.threads(), *map(id, mine[1:])  # a shot holds them
             shot = mine[0].shots.get(aim)
             if shot is not None and shot.fits(x, state0):
                 return shot.run(x, state0)
@@ -60,7 +60,7 @@ class FusedEngine(FusedWalk):
         kept = [pool.empty(x, room_of(q, layout, dt).total) for q in mine]
         called = self.launch(mine, range(D), [0] * D, x, y, given, finals, kept, layout, dt)
         if aim is not None and called is not None and len(p.shots) < MOST_SHOTS:
-            p.shots[aim] = Shot(*called, x, y, finals, kept, given is not None)
+            p.shots[aim] = Shot(*called, mine, x, y, finals, kept, given is not None)
         return y, finals, kept if keep else []
 
     def in_chunks(
@@ -135,7 +135,7 @@ class FusedEngine(FusedWalk):
         program.run(addresses)
         if not p.lasting:
             return None
-        was_ready = all(p.packs(False))
+        was_ready = all(packs_of(ps, False))
         for q in ps:
             q.done(False, with_w=project)
         return (program, addresses, len(OF_DIRECTION) + 2 * form.K) if was_ready else None
@@ -199,13 +199,13 @@ class FusedEngine(FusedWalk):
         if p.lasting:
             for q in mine:
                 q.done(True, with_w=needs.x and ours(self.schedule, N, I, GH, packed=True))
-        derivatives = []
+        derivatives, is_asked = [], not program.complete or not all(map(any, wanted))
         for d, (way, d_w) in enumerate(zip(ways, d_weights, strict=True)):
             if form.K:
                 for total, some in zip(way.d_params, d_w[-form.K :], strict=True):
                     if some is not None:
                         torch.sum(total, 0, out=some)
-            if not program.complete or not any(wanted[d]):
+            if is_asked:
                 tape, g = room_of(mine[d], layout, dt).tape(kept[d], layout), way.derivative()
                 derivatives.append(g)
                 if not program.complete:
@@ -257,7 +257,7 @@ class FusedEngine(FusedWalk):
                 if d_w[1] is not None:
                     before = tape.before_all(0) if before is None else before
                     torch.mm(part.t(), before, out=d_w[1][row:end])
-                if biases[1] is not None and biases[0] is not None and len(g.d_rh) == 1:
+                if biases[1] is not None and biases[0] is not None and g.d_rh[0] is g.d_wx:
                     biases[1].copy_(biases[0])
                 elif biases[1] is not None:
                     torch.sum(part, 0, out=biases[1][row:end])

@@ -17,7 +17,7 @@ from ..kernels.target import Form
 from ..layout import Layout
 from .base import Derivative, Engine, Prepared, States, Weights, check_source
 from .checks import check_recur, check_recur_vjp
-from .packed import Packed
+from .packed import Packed, packs_of
 from .tape import Tape
 from .way_back import WayBack, address, room_of, rows_of
 
@@ -72,7 +72,7 @@ class FusedWalk(Engine):
         alone = work < WORTH_A_TEAM or not self.schedule.parallel
         count, p = 1 if alone else threads.threads(), ps[0]
         reverse, I = tuple([q.reverse for q in ps]), p.weights.w_ih.shape[1]
-        sizes = Sizes(form, I, p.H, p.P, p.weights.b_ih is not None, reverse, p.packs(way.endswith("backward")))
+        sizes = Sizes(form, I, p.H, p.P, p.weights.b_ih is not None, reverse, packs_of(ps, way.endswith("backward")))
         programs = self.programs if layout.batch_sizes is None else layout.cache
         key = (self, layout.T, layout.B, count, sizes, way, *more)
         program: Program | None = programs.get(key)
@@ -117,16 +117,18 @@ class FusedWalk(Engine):
         added = None if source is None else [t.contiguous() for t in source]
         steps = layout.T if keep else steps_without_tape(layout, wx.shape[1], wx.element_size())
         begun, made = state0 is not None, None
+        h = out[0] if out[0] is not None and out[0].stride(1) == 1 else None  # the kernel writes h there by itself
+        targets = [None if h is not None else out[0], *out[1:]]
         for t0, t1 in layout.cuts(steps):
             mine = (layout.T - t1, layout.T - t0) if p.reverse else (t0, t1)
             chunk, rows = layout.cut(*mine), layout.rows(*mine)
             memory = pool.empty(wx, room_of(p, chunk, dt).total)
-            to = None if out[0] is None else out[0][rows]
+            to = None if h is None else h[rows]
             self.recur_rows(p, form, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
             begun = True
-            if keep or any(t is not None for t in out[1:]):
+            if keep or any(t is not None for t in targets):
                 made = room_of(p, chunk, dt).tape(memory, chunk)
-                for state, target in zip(made.states[1:], out[1:], strict=True):
+                for state, target in zip(made.states, targets, strict=True):
                     if target is not None:
                         target[rows] = state
         return last, made if keep else None
@@ -240,7 +242,11 @@ class FusedWalk(Engine):
         """Products are added to their targets directly, without a matrix in between."""
         w, before = p.weights, tape.before_all(0)
         result = [
-            None if wanted is not None and not wanted[k] else torch.zeros_like(t) if into is None else into[k]
+            None
+            if wanted is not None and not wanted[k]
+            else torch.zeros_like(t)
+            if into is None or into[k] is None
+            else into[k]
             for k, t in enumerate(w.tensors)
         ]
         if result[0] is not None:

@@ -1,5 +1,6 @@
 """The weights of a direction as the kernels read them: in panels (kernels/tile.py), and by their addresses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -70,6 +71,13 @@ class Packed(Prepared):
 
 
 NO_PANELS = [0, 0, 0]
+
+
+def packs_of(ps: Sequence[Packed], back: bool) -> Packs:
+    """Of all directions: ready is what is ready in each."""
+    if len(ps) == 1:
+        return ps[0].packs(back)
+    return Packs(*map(all, zip(*(p.packs(back) for p in ps), strict=True)))
 
 
 def contiguous(w: Weights) -> Weights:

@@ -6,6 +6,7 @@ shot belongs to one Python thread, because it has its own memory.
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -23,13 +24,14 @@ class Shot:
         program: Program,
         addresses: Sequence[int],
         each: int,
+        ps: Sequence[Any],
         x: Tensor,
         y: Tensor,
         finals: Sequence[Tensor],
         kept: Sequence[Tensor],
         stateful: bool,
     ) -> None:
-        self.program, self.kept, self.workspace = program, kept, pool.workspace(program.bytes)
+        self.program, self.ps, self.kept, self.workspace = program, ps, kept, pool.workspace(program.bytes)
         self.addresses = array("q", [self.workspace.address, *addresses])
         self.at = self.addresses.buffer_info()[0]
         self.S, self.each, self.D, self.stateful = len(finals), each, len(kept), stateful

@@ -37,6 +37,8 @@ class WayBack:
         else:
             places = {"gates": matrix(self.memory, 0, N, GH), "extra": matrix(self.memory, N * GH, N, self.EH)}
         d_rh = [places[name][:, first * H : (first + count) * H] for name, first, count in self.form.runs]
+        if all(self.form.trace.shared):
+            d_rh = [places["gates"]]
         return Derivative(places["gates"], d_rh, self.d_projected, [t.sum(0) for t in self.d_params])
 
 

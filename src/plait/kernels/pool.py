@@ -223,7 +223,7 @@ class Pool:
     def release(self) -> int:
         """Gives unused blocks back to the system -> bytes. A block that is in use follows with its last tensor."""
         blocks = self.blocks()
-        self.shelves = {}
+        self.shelves, self.small = {}, []
         released = sum(block.size for block in blocks if block.is_free())
         del blocks
         trim()

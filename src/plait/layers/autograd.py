@@ -63,7 +63,7 @@ class Call(NamedTuple):
             return [engine.prepare(self.cell, w, d == 1, lasting=lasting) for d, w in enumerate(weights)]
 
         if self.held is None or not self.held.is_open:
-            return make(lasting=False)
+            return make(lasting=self.solver.sweeps)
         own = tensors[len(self.cell.states) if self.stateful else 0 :]
         return self.held.prepared(self.engine, self.number, own, make)
 
@@ -159,6 +159,7 @@ class Traced:
     """A call that passes through Recurrence.apply. It carries `kept` from forward to setup_context."""
 
     call: Call
+    spendable: bool = True  # the first backward may write over what is kept: nobody else has it
     kept: Sequence[Tensor] = ()
 
 
@@ -173,7 +174,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
-        ctx.call, ctx.count, ctx.spent = traced.call, len(tensors), False
+        ctx.call, ctx.count, ctx.spent, ctx.spendable = traced.call, len(tensors), False, traced.spendable
         ctx.save_for_backward(x, *tensors, *traced.kept)
         ctx.set_materialize_grads(False)
 
@@ -183,13 +184,13 @@ class Recurrence(torch.autograd.Function):
         x, *rest = ctx.saved_tensors
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
-        spent, ctx.spent = ctx.spent, ctx.spent or once
+        spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
                     kept = run(call, x, tensors)[2]
             if once:
-                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=True)
+                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
@@ -286,7 +287,7 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
         # Function.apply inspects the signature of forward each time, for functorch. That takes a tenth of a small step
         result: tuple[Tensor, ...] = plainly(Traced(call), x, *tensors)
     else:
-        result = Recurrence.apply(Traced(call), x, *tensors)
+        result = Recurrence.apply(Traced(call, spendable=False), x, *tensors)  # every level of it has the same tape
     return result
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import cells
+from .. import cells, engines
 from ..cells import Cell
 from ..cells.load import is_cell
 from ..cells.trace import trace, why_untraceable
@@ -104,7 +104,8 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
         options |= {"nonlinearity": nonlinearity.lower()} if nonlinearity else {}
         return twin(input_size, hidden_size, *args, **options)
     made = CellLayer(cell, input_size, hidden_size, *args, **options)
-    why = why_untraceable(cell)
+    weight = made.weight_ih_l0
+    why = engines.get("fused").why_not(cell, weight.dtype, weight.device) if weight.device.type == "cpu" else None
     if why is not None and made.engine == "auto":
         warnings.warn(f"{why} Engine 'auto' takes 'torch' for it, which is slower.", stacklevel=2)
     cells.key(cell)

@@ -18,6 +18,7 @@ class Solver(ABC):
 
     known: ClassVar["WeakValueDictionary[int, Solver]"] = WeakValueDictionary()
     numbers: ClassVar["count[int]"] = count(1)
+    sweeps = False  # whether it calls the engine more than once a pass: then the weights are packed to last
     key: int  # a number that is unique in this process: torch.compile's op finds the solver by it
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
