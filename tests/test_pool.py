@@ -324,6 +324,7 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
     del free
 
     def child() -> bool:
+        torch.set_num_threads(1)  # torch's other threads are not there
         empty = not blocks() and not pool._pool.watched
         mine = [made().fill_(5) for _ in range(3)]
         return empty and bool((kept == 3).all()) and len({t.data_ptr() for t in (kept, *mine)}) == 4
@@ -343,11 +344,15 @@ def test_a_fork_in_the_middle_of_the_pools_work() -> None:
             made()
             pool.release()
 
+    def child() -> bool:
+        torch.set_num_threads(1)
+        return bool(made().fill_(1).sum() == SHAPE[0] * SHAPE[1])
+
     other = threading.Thread(target=work)
     other.start()
     try:
         for _ in range(5):
-            assert in_child(lambda: made().fill_(1).sum() == SHAPE[0] * SHAPE[1], patience=20)
+            assert in_child(child, patience=20)
     finally:
         stop.set()
         other.join()
@@ -372,6 +377,7 @@ def test_what_workers_make_arrives_whole() -> None:
 
 
 def send(queue: Any, done: Any) -> None:
+    torch.set_num_threads(1)  # in a forked process torch's other threads are not there
     for k in range(6):
         queue.put(made().fill_(k))
     done.wait(PATIENCE)
