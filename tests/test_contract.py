@@ -51,7 +51,17 @@ class Apart(Cell):
         return ops.tanh(wx[0] + 0.5 * rh[0]) * ops.sigmoid(wx[1] - rh[1])
 
 
-ALL = {**CELLS, "peephole": Peephole, "awkward": Awkward, "apart": Apart}
+class Shift(Cell):
+    """States that are passed on as they are."""
+
+    gates, states = ("a",), ("h", "k", "l")
+
+    def step(wx, rh, state, ops):
+        h, k, m = state
+        return ops.tanh(wx[0] + rh[0] + 0.5 * k) + 0.1 * m, h, k
+
+
+ALL = {**CELLS, "shift": Shift, "peephole": Peephole, "awkward": Awkward, "apart": Apart}
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 every_cell = pytest.mark.parametrize("cell", ALL)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 import plait
 from plait.layers.held import Held
@@ -144,19 +144,49 @@ def test_other_tensors_in_a_weights_place_are_seen_within_the_block() -> None:
             assert torch.equal(model(x)[0], expected)
 
 
-def test_a_parametrized_layer_is_packed_once() -> None:
+def test_a_parametrized_layer_is_packed_once_if_it_is_computed_once() -> None:
     model, x = plait.LSTM(3, 40, engine="fused"), torch.randn(3, 2, 3)
     parametrizations.spectral_norm(model, "weight_hh_l0")
     model.eval()
+
+    def panels() -> torch.Tensor:
+        ((_, _, (p,)),) = model._plait_held.found.values()
+        return p.panels["r", False]
+
     with torch.no_grad():
         expected = model(x)[0]
         with plait.packed(model):
-            model(x)
-            ((_, _, (p,)),) = model._plait_held.found.values()
-            panels = p.panels["r", False]
             assert torch.equal(model(x)[0], expected)
-            ((_, _, (p,)),) = model._plait_held.found.values()
-            assert p.panels["r", False] is panels
+            with parametrize.cached():
+                assert torch.equal(model(x)[0], expected)
+                first = panels()
+                assert torch.equal(model(x)[0], expected)
+                assert panels() is first
+
+
+def test_other_models_are_not_in_the_block() -> None:
+    model, other, x = layer(), parametrizations.weight_norm(nn.Linear(3, 3)), torch.randn(2, 3)
+    with plait.packed(model), torch.no_grad():
+        before = other(x)
+        other.parametrizations.weight.original0.mul_(3)
+        assert not torch.equal(other(x), before)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_calls_of_many_shapes_in_one_block(cell) -> None:
+    """Small ones, whose W x the kernel computes, and large ones, for which torch.mm does, each several times over."""
+    model = plait.layer(cell, 64, 128, 1, engine="fused", bidirectional=True)
+    shapes = [(1, 4), (1, 4), (50, 32), (50, 32), (1, 4), (50, 32), (3, 1), (80, 32), (80, 32), (3, 1), (1, 4)]
+    with torch.no_grad():
+        for lengths in (None, "ragged"):
+            with plait.packed(model):
+                for T, B in shapes:
+                    x = torch.randn(T, B, 64)
+                    some = None if lengths is None else [T] * (B - B // 2) + [max(1, T // 2)] * (B // 2)
+                    found = model(x, None, some)[0]
+                    with torch.enable_grad():
+                        expected = copy.deepcopy(model)(x, None, some)[0]
+                    assert torch.allclose(found, expected, atol=1e-5), (T, B, lengths)
 
 
 def test_backward_after_the_block_sees_the_weights_of_then() -> None:

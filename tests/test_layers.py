@@ -777,3 +777,9 @@ def test_functorch_and_an_ordinary_backward_on_one_forward() -> None:
     out.sum().backward()
     assert torch.allclose(pull(torch.ones_like(out))[0], expected, atol=1e-6)
     assert torch.allclose(pull(torch.ones_like(out))[0], expected, atol=1e-6)
+
+
+def test_a_layer_cannot_be_traced_by_torch_jit() -> None:
+    layer = plait.LSTM(3, 4, engine="fused")
+    with torch.no_grad(), pytest.raises(PlaitError, match=r"torch.jit.trace .* plait.restore"):
+        torch.jit.trace(layer, torch.randn(2, 1, 3))

@@ -138,7 +138,7 @@ class FusedEngine(FusedWalk):
         was_ready = all(packs_of(ps, False))
         for q in ps:
             q.done(False, with_w=project)
-        return (program, addresses, len(OF_DIRECTION) + 2 * form.K) if was_ready else None
+        return (program, addresses, len(OF_DIRECTION) + 2 * form.K) if was_ready and project else None
 
     # --- a layer, backward
     def backward(

@@ -50,7 +50,9 @@ class Stepwise(Engine):
             rh = (states[0][:n] @ r_t + bias).reshape(n, G, p.H)
             old = [s[:n] for s in states]
             result = step(*(rows[at, g] for g in range(G)), *(rh[:, g] for g in range(G)), *old, *params)
-            new, to_save = list(result[:S]), result[S:]
+            new = copied(result[:S], old)
+            for column, value in zip(saved, result[S:], strict=False):
+                column[at] = value
             if w_hr is not None:
                 if raw is not None:
                     self.array(raw)[at] = new[0]
@@ -60,8 +62,6 @@ class Stepwise(Engine):
                 states[k][:n] = value
                 for target in targets[k]:
                     target[at] = value
-            for column, value in zip(saved, to_save, strict=False):
-                column[at] = value
         return last, tape
 
     def saved(self, tape: Tape, H: int) -> list[Any]:
@@ -104,12 +104,17 @@ class Stepwise(Engine):
                 if d_rh is not d_wx:
                     d_rh_rows[at, g] = d[G + g]
             back = d_rh_rows[at].reshape(n, G * p.H) @ w_hh
-            for k in range(S):
-                d_running[k][:n] = d[2 * G + k] + back if k == 0 else d[2 * G + k]
+            for k, value in enumerate(copied(d[2 * G : 2 * G + S], d_new)):
+                d_running[k][:n] = value + back if k == 0 else value
             for total, d_param in zip(d_params, d[2 * G + S :], strict=True):
                 self.array(total)[:] += d_param * n if isinstance(d_param, float) else d_param.sum(0)
         d_rows = d_rh.view(layout.N, G * p.H)
         return Derivative(d_wx.view(layout.N, G * p.H), [d_rows], d_projected, d_params), d_state0
+
+
+def copied(values: Sequence[Any], views: Sequence[Any]) -> list[Any]:
+    """The values, which do not change when the views are written to: a step may pass a state on as it is."""
+    return [value * 1 if any(value is view for view in views) else value for value in values]
 
 
 def begin(

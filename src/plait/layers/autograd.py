@@ -277,6 +277,8 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    if torch._C._is_tracing():
+        raise PlaitError("torch.jit.trace cannot record plait's kernels: plait.restore(model) first, then trace it.")
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
         with without_autocast(x.device):
             return differentiable(call, x, tensors)

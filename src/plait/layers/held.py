@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ..engines import Prepared
 
@@ -35,6 +34,11 @@ class Held:
         return type(None), ()
 
 
+def is_in_a_block(module: nn.Module) -> bool:
+    held: Held | None = module.__dict__.get("_plait_held")
+    return held is not None and held.is_open
+
+
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
     """A block in which the weights of a model do not change: they are packed for the kernels once, not at each call.
@@ -46,15 +50,17 @@ def packed(model: nn.Module) -> Iterator[None]:
     You promise that. If a weight changes within the block, the layer may use the old one until the block ends. If
     another tensor takes the place of a weight (functional_call, load_state_dict(assign=True)), the layer uses it. When
     the block ends, the packed weights are dropped.
+
+    A parametrized weight is computed at each call, and so packed at each call; with torch's
+    `torch.nn.utils.parametrize.cached()` around the block it is computed and packed once.
     """
-    mine = [m for m in model.modules() if hasattr(m, "_plait_held") and m._plait_held is None]
+    mine = [m for m in model.modules() if hasattr(m, "_plait_held") and not is_in_a_block(m)]
     held = [Held() for _ in mine]
-    with parametrize.cached():
-        try:
-            for module, some in zip(mine, held, strict=True):
-                module.__dict__["_plait_held"] = some
-            yield
-        finally:
-            for module, some in zip(mine, held, strict=True):
-                some.is_open = False
-                module.__dict__.pop("_plait_held", None)
+    try:
+        for module, some in zip(mine, held, strict=True):
+            module.__dict__["_plait_held"] = some
+        yield
+    finally:
+        for module, some in zip(mine, held, strict=True):
+            some.is_open = False
+            module.__dict__.pop("_plait_held", None)
