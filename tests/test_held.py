@@ -87,14 +87,14 @@ def in_inference_mode(model: nn.Module) -> None:
 def of_another_process(model: nn.Module) -> None:
     """Memory that several processes share: Hogwild."""
     model.share_memory()
+    text = "import torch\n"
     for p in model.parameters():
         handle = p.data.untyped_storage()._share_filename_cpu_()
-        text = (
-            "import torch\n"
+        text += (
             f"s = torch.UntypedStorage._new_shared_filename_cpu({handle[0]!r}, {handle[1]!r}, {handle[2]})\n"
             f"torch.empty(0).set_(s, 0, ({p.numel()},)).add_(0.1)\n"
         )
-        python(text)
+    python(text)
 
 
 @pytest.mark.parametrize(

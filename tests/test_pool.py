@@ -258,6 +258,75 @@ def test_new_memory_is_filled_where_torch_was_told_to() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+# --- layers ----------------------------------------------------------------------------------------------------------
+def steps(layer: nn.Module, inputs: list[Tensor], keep: bool) -> list[list[Tensor]]:
+    """Outputs and gradients of each, kept beyond the step or copied at once."""
+    result = []
+    for x in inputs:
+        layer.zero_grad()
+        x = x.clone().requires_grad_()
+        y, (h, c) = layer(x)
+        (y.square().sum() + h.sum() + c.sum()).backward()
+        found = [y, h, c, x.grad, *(p.grad for p in layer.parameters())]
+        result.append(found if keep else [t.detach().clone() for t in found])
+    return result
+
+
+@needs_counts
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_results_that_are_kept_stay_as_they_were(monkeypatch, bidirectional: bool) -> None:
+    monkeypatch.setattr(pool, "LEAST", 1)
+    layer = plait.LSTM(5, 9, 2, bidirectional=bidirectional, engine="fused")
+    inputs = [torch.randn(6, 4, 5) for _ in range(5)]
+    for copied, kept in zip(steps(layer, inputs, False), steps(layer, inputs, True), strict=True):
+        for a, b in zip(copied, kept, strict=True):
+            assert torch.equal(a, b)
+
+
+@needs_counts
+def test_a_steady_step_needs_no_new_block(monkeypatch) -> None:
+    layer, x = plait.LSTM(64, 96, 2, engine="fused"), torch.randn(20, 32, 64, requires_grad=True)
+
+    def step() -> None:
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+
+    step()
+    step()
+    monkeypatch.setattr(pool, "Block", None)
+    step()
+    assert sum(block.size for block in blocks()) > BYTES
+    held = {block.address for block in blocks()}
+    assert layer.weight_hh_l0.grad.data_ptr() in held
+
+
+# Prints how many pages a step touches for the first time, when it has run a few times.
+FAULTS = """
+import resource, sys, torch
+from plait.bench.steps import Case, contenders
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+torch.set_num_threads(2)
+step = contenders(Case("lstm", *map(int, sys.argv[1].split(","))), "fused")["plait"]
+for _ in range(5):
+    step()
+before = faults()
+for _ in range(10):
+    step()
+print((faults() - before) / 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted as Linux counts them")
+@needs_counts
+@pytest.mark.parametrize("shape", ["128,30,8,128,2", "64,128,128,256,1", "20,35,650,650,2"])
+def test_a_steady_step_touches_no_fresh_page(shape: str) -> None:
+    assert float(python(FAULTS, shape)[0]) < 20
+
+
 # --- other threads ---------------------------------------------------------------------------------------------------
 @needs_counts
 def test_two_threads_never_have_the_same_block() -> None:

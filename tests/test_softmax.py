@@ -83,7 +83,7 @@ def test_chunks_add_up_to_the_whole(monkeypatch, held: int, dtype: torch.dtype) 
 
 def test_the_whole_holds_few_logits_at_a_time(monkeypatch) -> None:
     monkeypatch.setattr(softmax, "LOGITS", 30)
-    make, made, shapes = softmax.pages.empty, [], []
+    make, made, shapes = softmax.pool.empty, [], []
 
     def watched(like: torch.Tensor, *shape: int) -> torch.Tensor:
         assert all(block() is None for block in made)  # the block before is gone
@@ -92,7 +92,7 @@ def test_the_whole_holds_few_logits_at_a_time(monkeypatch) -> None:
         made.append(weakref.ref(block))
         return block
 
-    monkeypatch.setattr(softmax.pages, "empty", watched)
+    monkeypatch.setattr(softmax.pool, "empty", watched)
     with_gradients(torch.randn(9, 3), torch.randn(11, 3), torch.randn(11), torch.arange(9))
     assert shapes == [(2, 11)] * 4 + [(1, 11)]
 

@@ -4,7 +4,6 @@ from functools import cache
 from zlib import crc32
 
 from ..errors import PlaitError, unknown
-from . import trace  # the module
 from .base import Cell, Ops
 from .gru import GRU
 from .implicit_gru import ImplicitGRU
@@ -34,6 +33,8 @@ key._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compil
 
 @cache
 def _key(cell: type[Cell]) -> str:
+    from . import trace  # and torch with it, which `plait --help` does without
+
     if CELLS.get(cell.name) is cell:
         return cell.name
     text = trace.why_untraceable(cell) or trace.trace(cell).step + trace.trace(cell).vjp
