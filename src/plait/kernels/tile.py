@@ -13,6 +13,8 @@ from numba.core import cgutils
 from .target import I32, I64, Target
 from .vectors import Emitter
 
+FEW = 4  # rows
+
 
 def slot(target: Target, panel: int, row: int) -> int:
     """Where a row of a panel's result begins in the scratch, in numbers."""
@@ -60,7 +62,7 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
 
     def weights(p: int, v: int) -> ir.Value:
         at = emit.offset(build.add(panel_at[p], in_panel), v * target.lanes)
-        if target.ahead:
+        if target.ahead and rows >= FEW:  # with fewer rows the loads themselves take the time
             emit.prefetch(build.add(at, ir.Constant(I64, target.ahead)), to_write=False, near=2)
         return emit.load(at)
 
