@@ -14,21 +14,10 @@ from plait.engines import Layout, Needs, Prepared, Weights, fused_walk
 from plait.engines.fused import FusedEngine
 from plait.kernels import split
 from plait.ladder.compare import TOLERANCE, relative
+from some_cells import PeepholeLSTM
 
 ENGINES = ("python", "numpy", "torch:steps", "fused")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-
-
-class Peephole(Cell):
-    """An LSTM whose gates see the cell's state, each by a vector of its own."""
-
-    gates, states, params = ("i", "f", "g", "o"), ("h", "c"), ("p_i", "p_f", "p_o")
-
-    def step(wx, rh, state, params, ops):
-        _, c = state
-        i, f = (ops.sigmoid(wx[k] + rh[k] + params[k] * c) for k in range(2))
-        new = f * c + i * ops.tanh(wx[2] + rh[2])
-        return ops.sigmoid(wx[3] + rh[3] + params[2] * new) * ops.tanh(new), new
 
 
 class Awkward(Cell):
@@ -61,7 +50,7 @@ class Shift(Cell):
         return ops.tanh(wx[0] + rh[0] + 0.5 * k) + 0.1 * m, h, k
 
 
-ALL = {**CELLS, "shift": Shift, "peephole": Peephole, "awkward": Awkward, "apart": Apart}
+ALL = {**CELLS, "shift": Shift, "peephole": PeepholeLSTM, "awkward": Awkward, "apart": Apart}
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 every_cell = pytest.mark.parametrize("cell", ALL)
 # the other cells in one precision: each form of a cell takes seconds to compile

@@ -5,7 +5,7 @@ padding. A dense batch may also be (T, B, F).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -173,6 +173,9 @@ class Engine(ABC):
     def mm(self, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
+    def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return total.add_(self.mm(a, b))
+
     def add_bias(self, rows: Tensor, bias: Tensor) -> Tensor:
         return rows.add_(bias)
 
@@ -196,27 +199,30 @@ class Engine(ABC):
         into: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor | None]:
         """In the order of the weights, None for those that are not wanted. They are added to the tensors of `into`."""
-        w, before = p.weights, tape.before_all(0)
-
-        def of_bias() -> Tensor:
-            return torch.cat([self.sum_rows(part) for part in g.d_rh])
-
-        todo: list[Callable[[], Tensor]] = [
-            lambda: self.mm(g.d_wx.t(), x),
-            lambda: torch.cat([self.mm(part.t(), before) for part in g.d_rh]),
-        ]
-        todo += [lambda: self.sum_rows(g.d_wx), of_bias] if w.b_ih is not None else []
-        if g.d_projected is not None and tape.raw is not None:
-            d_projected, raw = g.d_projected, tape.raw
-            todo.append(lambda: self.mm(d_projected.t(), raw))
-        todo += [d.clone for d in g.d_params]
+        w, bias = p.weights, p.weights.b_ih is not None
         result: list[Tensor | None] = []
-        for k, gradient in enumerate(todo):
-            if wanted is not None and not wanted[k]:
-                result.append(None)
-            else:
-                total = None if into is None else into[k]
-                result.append(gradient() if total is None else total.add_(gradient()))
+        for k, t in enumerate(w.tensors):
+            total = None if into is None else into[k]
+            is_wanted = wanted is None or wanted[k]
+            result.append(None if not is_wanted else torch.zeros_like(t) if total is None else total)
+        if result[0] is not None:
+            self.add_mm(result[0], g.d_wx.t(), x)
+        if bias and result[2] is not None:
+            result[2].add_(self.sum_rows(g.d_wx))
+        before, row = None if result[1] is None else tape.before_all(0), 0
+        for part in g.d_rh:
+            end = row + part.shape[1]
+            if result[1] is not None and before is not None:
+                self.add_mm(result[1][row:end], part.t(), before)
+            if bias and result[3] is not None:
+                result[3][row:end].add_(self.sum_rows(part))
+            row = end
+        rest = result[4 if bias else 2 :]
+        if g.d_projected is not None and tape.raw is not None and (total := rest.pop(0)) is not None:
+            self.add_mm(total, g.d_projected.t(), tape.raw)
+        for total, d in zip(rest, g.d_params, strict=True):
+            if total is not None:
+                total.add_(d)
         return result
 
     # --- a layer

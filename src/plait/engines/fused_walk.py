@@ -230,44 +230,8 @@ class FusedWalk(Engine):
         q.done(True, with_w=False)
         return way.derivative(), d_state0
 
-    def weight_gradients(
-        self,
-        p: Prepared,
-        x: Tensor,
-        tape: Tape,
-        g: Derivative,
-        wanted: Sequence[bool] | None = None,
-        into: Sequence[Tensor | None] | None = None,
-    ) -> list[Tensor | None]:
-        """Products are added to their targets directly, without a matrix in between."""
-        w, before = p.weights, tape.before_all(0)
-        result = [
-            None
-            if wanted is not None and not wanted[k]
-            else torch.zeros_like(t)
-            if into is None or into[k] is None
-            else into[k]
-            for k, t in enumerate(w.tensors)
-        ]
-        if result[0] is not None:
-            result[0].addmm_(g.d_wx.t(), x)
-        row, bias = 0, w.b_ih is not None
-        if bias and result[2] is not None:
-            result[2].add_(g.d_wx.sum(0))
-        for part in g.d_rh:
-            end = row + part.shape[1]
-            if result[1] is not None:
-                result[1][row:end].addmm_(part.t(), before)
-            if bias and result[3] is not None:
-                result[3][row:end].add_(part.sum(0))
-            row = end
-        rest = result[4 if bias else 2 :]
-        if g.d_projected is not None and tape.raw is not None and (total := rest.pop(0)) is not None:
-            total.addmm_(g.d_projected.t(), tape.raw)
-        for total, d in zip(rest, g.d_params, strict=True):
-            if total is not None:
-                total.add_(d)
-        return result
+    def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return total.addmm_(a, b)
 
 
 def steps_without_tape(layout: Layout, gates: int, size: int) -> int:

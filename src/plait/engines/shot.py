@@ -35,7 +35,7 @@ class Shot:
         self.addresses = array("q", [self.workspace.address, *addresses])
         self.at = self.addresses.buffer_info()[0]
         self.S, self.each, self.D, self.stateful = len(finals), each, len(kept), stateful
-        self.I, self.width, self.size = x.shape[-1], y.shape[-1], x.element_size()
+        self.width, self.size = y.shape[-1], x.element_size()
         self.of_x, self.dtype = x.shape, x.dtype
         self.of_finals = [f.shape for f in finals]
 

@@ -31,8 +31,6 @@ GRADIENTS = ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
 
 
 class Table(ABC):
-    size: int  # how many addresses there are
-
     @abstractmethod
     def find(self, where: Where) -> tuple[int, int]:
         """The number of an address, and how many numbers after it the matrix begins."""
@@ -50,10 +48,6 @@ class OfLayer(Table):
     B: int
     widths: Sequence[int]  # of the states
     in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction: (matrix, state) -> numbers before it in the tape
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return FIRST + 2 * self.form.S + self.D * self.each
 
     @cached_property
     def each(self) -> int:
@@ -116,10 +110,6 @@ class OfWalk(Table):
     """bounds, then the fields of Direction"""
 
     form: Form
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return FIRST + BY_STATE + (BY_PARAM - BY_STATE) * self.form.S + 2 * self.form.K
 
     def find(self, where: Where) -> tuple[int, int]:
         field, S, K = Direction._fields.index(where.name), self.form.S, self.form.K
