@@ -19,6 +19,7 @@ from plait import cli
 from plait.bench import QUESTIONS, asked
 from plait.tasks import memory
 from plait.training.run import Run
+from processes import hear
 
 PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
 QUICK = ("--epochs", "2", "--hidden", "4")
@@ -155,6 +156,7 @@ def in_terminal(
     """Runs a command on a real pseudo-terminal of 80 columns, sends a signal once `until` was printed."""
     pid, terminal = pty.fork()
     if pid == 0:
+        hear()
         os.chdir(folder)
         os.environ.update(COLUMNS="80", LINES="24", TERM="xterm")
         os.execv(sys.executable, [*PLAIT, *args])
@@ -171,6 +173,8 @@ def in_terminal(
             time.sleep(0.5)  # some epochs more
             os.kill(pid, then)
             sent = True
+    else:
+        os.kill(pid, signal.SIGKILL)  # time is up
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
