@@ -109,12 +109,12 @@ def test_a_parameter_and_other_default_devices() -> None:
 
 @needs_counts
 def test_sizes_that_are_alike_share_their_memory_and_waste_little() -> None:
-    """A block is never larger than the tensor by an eighth, and what is repeated fits exactly."""
+    """A block is never larger than twice the tensor, and what is repeated fits exactly."""
     random, held = Random(0), 0
     for _ in range(2000):
         n = random.randint(1 << 15, 1 << 19)
         t = made(n)
-        assert t.nbytes <= t.untyped_storage().nbytes() < t.nbytes * 9 / 8
+        assert t.nbytes <= t.untyped_storage().nbytes() <= t.nbytes * 2
         held = max(held, len(blocks()))
         assert all(block.is_intact() for block in blocks())
         del t
@@ -126,6 +126,49 @@ def test_sizes_that_are_alike_share_their_memory_and_waste_little() -> None:
 
 
 @needs_counts
+def test_a_tensor_prefers_the_block_of_its_own_size() -> None:
+    """Then the block is less than an eighth larger."""
+    several = [made((1 << 17) + (k << 14) - 1) for k in range(1, 9)]  # the largest of each shelf
+    del several
+    random = Random(0)
+    for _ in range(300):
+        t = made(random.randint(1 << 17, (1 << 18) - 1))
+        assert t.untyped_storage().nbytes() < t.nbytes * 9 / 8
+        del t
+    assert len(blocks()) == 8
+
+
+@needs_counts
+def test_a_larger_block_that_is_free_serves_before_a_new_one_is_made() -> None:
+    """The smallest that is free, and none that is more than twice as large."""
+    sizes = (100_000, 120_000, 150_000, 200_000, 200_001)
+    several = [made(n) for n in sizes]
+    places = dict(zip(sizes, [t.data_ptr() for t in several], strict=True))
+    del several
+    held = [made(100_000) for _ in range(4)]
+    assert [t.data_ptr() for t in held] == [places[n] for n in sizes[:4]]
+    new = made(100_000)
+    assert new.data_ptr() not in places.values()
+    assert made(200_001).data_ptr() == places[200_001]
+    del held[1:]
+    assert [made(n).data_ptr() for n in sizes[1:3]] == [places[n] for n in sizes[1:3]]
+
+
+@needs_counts
+def test_a_block_that_is_too_small_stays_while_a_larger_one_serves() -> None:
+    """If it left, a loop that needs both would make it again and again."""
+    several = [made(n) for n in (100_000, 150_000)]
+    places = [t.data_ptr() for t in several]
+    del several
+    assert made(100_001).data_ptr() == places[1]
+    assert [t.data_ptr() for t in (made(100_000), made(150_000))] == places
+    held = made(150_000)
+    made(100_001)  # now no other is free: the new one takes the place of the one that is too small
+    assert sorted(block.size for block in blocks()) == [400_004, 600_000]
+    del held
+
+
+@needs_counts
 def test_many_of_one_size_are_not_all_looked_at(monkeypatch) -> None:
     several = [made() for _ in range(3 * pool.LOOKED_AT)]
     looked = []
@@ -133,7 +176,7 @@ def test_many_of_one_size_are_not_all_looked_at(monkeypatch) -> None:
     monkeypatch.setattr(pool.Block, "is_free", lambda block: looked.append(block) or is_free(block))
     monkeypatch.setattr(pool._pool, "make_room", lambda _: None)
     several.append(made())
-    assert len(looked) == pool.LOOKED_AT
+    assert len(looked) == 2 * pool.LOOKED_AT  # for one that serves, and for one to replace
     places = {t.data_ptr() for t in several}
     assert len(places) == len(several)
     several.clear()
@@ -300,6 +343,22 @@ def test_a_steady_step_needs_no_new_block(monkeypatch) -> None:
     assert layer.weight_hh_l0.grad.data_ptr() in held
 
 
+@needs_counts
+def test_what_the_upper_layer_kept_serves_a_gradient_of_the_lower_one(monkeypatch) -> None:
+    layer, x = plait.LSTM(96, 96, 2, engine="fused"), torch.randn(12, 8, 96)
+
+    def step() -> set[int]:
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+        return {p.grad.untyped_storage().nbytes() for p in (layer.weight_ih_l0, layer.weight_hh_l0)}
+
+    own = layer.weight_hh_l0.nbytes
+    assert own < max(step()) <= 2 * own
+    assert len(blocks()) == 5  # two tapes and three of the four gradients
+    monkeypatch.setattr(pool, "Block", None)
+    step()
+
+
 # Prints how many pages a step touches for the first time, when it has run a few times.
 FAULTS = """
 import resource, sys, torch
@@ -308,7 +367,7 @@ from plait.bench.steps import Case, contenders
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-torch.set_num_threads(2)
+torch.set_num_threads(int(sys.argv[2]))
 step = contenders(Case("lstm", *map(int, sys.argv[1].split(","))), "fused")["plait"]
 for _ in range(5):
     step()
@@ -322,9 +381,10 @@ print((faults() - before) / 10)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted as Linux counts them")
 @needs_counts
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", ["128,30,8,128,2", "64,128,128,256,1", "20,35,650,650,2"])
-def test_a_steady_step_touches_no_fresh_page(shape: str) -> None:
-    assert float(python(FAULTS, shape)[0]) < 20
+def test_a_steady_step_touches_no_fresh_page(shape: str, threads: int) -> None:
+    assert float(python(FAULTS, shape, str(threads))[0]) < 20
 
 
 # --- other threads ---------------------------------------------------------------------------------------------------
@@ -340,13 +400,17 @@ def test_two_threads_never_have_the_same_block() -> None:
         at_once.wait(PATIENCE)
         held: list[Tensor] = []
         for _ in range(400):
-            held.append(made(1 << 15).fill_(number))
+            held.append(made(random.randint(1 << 15, 1 << 16)).fill_(number))
             if random.random() < 0.5:
                 wrong += sum(bool((t != number).any()) for t in held)
                 del held[: random.randint(0, len(held))]
             if random.random() < 0.01:
                 pool.release()
-            block = pool.workspace(1000)
+            block = pool.workspace(random.choice([1000, 1 << 21, 1 << 22]))
+            start = torch.empty(0, dtype=torch.uint8).set_(block.storage)[:1000].fill_(number)
+            time.sleep(0)
+            wrong += bool((start != number).any())
+            del start
             pool.put(block)
         return wrong
 
@@ -365,6 +429,43 @@ def test_a_workspace_belongs_to_who_has_it() -> None:
     pool.put(larger := pool.workspace(3 << 20))
     assert pool.workspace(2 << 20) is larger
     assert pool.workspace(1 << 30).size == 1 << 30
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("needs", "left"),
+    [
+        ((14, 7), [14]),
+        ((7, 14), [14]),
+        ((9, 17, 8, 15, 33), [33]),
+        ((2, 30, 32), [32]),
+        ((2, 30, 33), [2, 33]),  # 33 is far too large for 2
+        ((33, 2, 30), [2, 33]),
+        ((600, 33, 2, 35), [2, 35, 600]),
+    ],
+)
+def test_one_workspace_serves_all_calls_of_a_thread(monkeypatch, needs: tuple[int, ...], left: list[int]) -> None:
+    def step() -> None:
+        for n in needs:
+            block = pool.workspace(n * MB)
+            assert n * MB <= block.size <= 16 * n * MB
+            pool.put(block)
+
+    step()
+    step()
+    assert sorted(block.size for block in blocks()) == [n * MB for n in left]
+    monkeypatch.setattr(pool, "Block", None)
+    step()
+
+
+def test_workspaces_of_other_threads_are_replaced_too() -> None:
+    several = [pool.workspace(n * MB) for n in (1 << 5, 3, 4)]
+    for block in several:
+        pool.put(block)
+    pool.put(pool.workspace(50 * MB))
+    assert sorted(block.size for block in blocks()) == [3 * MB, 50 * MB]
 
 
 def test_without_counts_tensors_are_torchs_own_and_workspaces_are_kept(monkeypatch) -> None:
@@ -478,6 +579,55 @@ def test_release_gives_back_what_is_not_in_use() -> None:
     assert plait.release() == 0  # it went by itself
 
 
+def test_release_gives_back_the_small_workspaces_and_counts_them() -> None:
+    small, other, large = pool.workspace(10), pool.workspace(10), pool.workspace(3 * MB)
+    pool.put(small)
+    assert plait.release() == pool.LEAST_WORKSPACE
+    assert plait.release() == 0
+    pool.put(other)
+    pool.put(large)  # they were in use: the pool has them again
+    assert pool.workspace(10) is other
+    pool.put(other)
+    assert plait.release() == pool.LEAST_WORKSPACE + 3 * MB
+    assert plait.release() == 0
+
+
+# Prints by how many MB the memory of the process grows, where malloc takes all from one piece: when a workspace of 20
+# MB is replaced by one of 30, and when the block of a tensor of 20 MB is replaced by one that is slightly larger.
+REPLACED = """
+import ctypes, torch
+from plait.bench.steps import resident
+from plait.kernels import pool
+
+ctypes.CDLL(None).mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+between = []
+
+def workspace(size):
+    block = pool.workspace(size)
+    ctypes.memset(block.address, 1, size)
+    pool.put(block)
+
+def tensor(size):
+    pool.empty(torch.empty(1), size // 4).fill_(1)
+
+for use, sizes in ((workspace, (20, 30)), (tensor, (20, 20.5))):
+    before = resident("VmRSS")
+    for size in sizes:
+        use(int(size * 1e6))
+        between.append(torch.ones(100))  # so that what is freed is not at the end of malloc's memory
+    print((resident("VmRSS") - before) * 1024 // 10**6)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
+@needs_counts
+def test_a_block_that_is_replaced_is_not_there_beside_the_new_one() -> None:
+    workspace, tensor = map(int, python(REPLACED)[0].split())
+    assert 28 <= workspace < 35
+    assert 18 <= tensor < 25
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
 @needs_counts
 def test_release_gives_memory_back_to_the_system() -> None:
@@ -522,7 +672,7 @@ def test_what_is_not_used_for_some_time_leaves() -> None:
     old = made(1 << 20).data_ptr()
     time.sleep(0.01)
     moment = time.monotonic()
-    new = made(1 << 19).data_ptr()
+    new = made(1 << 18).data_ptr()
     pool._pool.forget(moment)
     assert [block.address for block in blocks()] == [new] != [old]
     assert (kept == 3).all()

@@ -2,7 +2,8 @@
 
 A block is one torch storage. The pool keeps a reference to every block that it hands out, on a shelf with others of
 about the same size. A block is free when nothing else refers to its storage: no tensor, view, graph or array. So a
-tensor that outlives a step is safe, and no code has to say when it is no longer needed.
+tensor that outlives a step is safe, and no code has to say when it is no longer needed. A tensor for which its own
+shelf has no block gets one of up to twice its size, if one is free: what the upper layer needed then serves the lower.
 
 There is no lock. A thread that pops a block off its shelf has it alone until it puts the block back, and two threads
 cannot pop the same one. A block that is not put back, after an exception, is like the memory of any other tensor.
@@ -10,6 +11,7 @@ cannot pop the same one. A block that is not put back, after an exception, is li
 
 import ctypes
 import math
+import mmap
 import os
 import sys
 import time
@@ -29,12 +31,14 @@ from . import free_memory
 
 LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that it keeps
 LEAST_WORKSPACE = 1 << 20  # bytes
-LOOKED_AT = 32  # blocks of a shelf that are tried before a new one is made
+LOOKED_AT = 32  # blocks of a shelf that are tried
+TWICE = 8  # shelves from a size to twice that size
+MOST_LARGER = 16  # times what a call needs: a larger workspace is not for it
 IDLE = 10.0  # seconds without use before a block goes back to the system
 NAME = "plait pool"  # of the thread that gives blocks back
 HUGE = 1 << 21  # bytes of a large page
 WORTH_HUGE = 1 << 22  # bytes: two large pages or more
-MADV_HUGEPAGE = 14
+MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
 PLAIN = (Tensor, nn.Parameter)  # other kinds of tensors may have no memory of their own
 
 # The number of references to a storage. torch 2.6 and 2.7 have it only if they were built for CUDA.
@@ -86,6 +90,7 @@ def fills() -> bool:
 
 EMPTY: deque[Block] = deque()
 SMALL = 0  # in place of a shelf: the list of small workspaces
+WORKSPACES = -1  # the shelf of the other workspaces; those of tensors are positive
 
 
 class Pool:
@@ -109,7 +114,11 @@ class Pool:
             advise(plain.data_ptr(), size)
             return plain
         bits = size.bit_length()
-        block = self.take(size, bits << 4 | size >> bits - 4)  # eight shelves from a power of two to the next
+        own = TWICE * bits + (size >> bits - 4)  # eight shelves from a power of two to the next, in the order of sizes
+        block = self.find(own, size, sys.maxsize) or self.find_larger(own, size)
+        if block is None:
+            discard(self.find(own, 0, size))  # one that is too small: the new one will serve both
+            block = self.make(own, size)
         tensor: Tensor = like.new_empty(0).set_(block.storage, 0, shape)  # type: ignore[call-overload]
         self.put(block)
         return tensor
@@ -120,16 +129,21 @@ class Pool:
 
     # --- for the time of a call
     def workspace(self, size: int) -> Block:
-        """At least `size` bytes, for the caller alone until they are put back. A block serves all calls that need
-        between a sixteenth and all of it: so there is one large block, and not many smaller ones beside it.
+        """At least `size` bytes, for the caller alone until they are put back. A call takes any free block that is not
+        far too large for it, and a new block takes the place of the smaller ones: so one serves all calls of a thread.
         """
         if size <= LEAST_WORKSPACE:
             with suppress(IndexError):  # there is none yet, or other threads use them
                 return self.small.pop()
             return Block(LEAST_WORKSPACE, SMALL)
-        return self.take(size, -(size.bit_length() // 4))
+        if block := self.find(WORKSPACES, size, MOST_LARGER * size):
+            return block
+        while block := self.find(WORKSPACES, size // MOST_LARGER, size):
+            discard(block)  # the new one will serve in its place
+        return self.make(WORKSPACES, size)
 
-    def take(self, size: int, shelf: int) -> Block:
+    def find(self, shelf: int, least: int, most: int) -> Block | None:
+        """A free block of `least` to `most` bytes. It is no longer on the shelf."""
         blocks = self.shelves.get(shelf) or EMPTY
         for _ in range(min(len(blocks), LOOKED_AT)):
             try:
@@ -138,10 +152,20 @@ class Pool:
                 break
             if not block.is_free():
                 blocks.appendleft(block)
-            elif block.size >= size and block.is_intact():
+            elif block.is_intact():
+                if least <= block.size <= most:
+                    return block
+                blocks.appendleft(block)
+        return None
+
+    def find_larger(self, own: int, size: int) -> Block | None:
+        """A free block from the shelves up to twice the size, the smallest first."""
+        for shelf in range(own + 1, own + 1 + TWICE):
+            if block := self.find(shelf, size, 2 * size):
                 return block
-            else:
-                break  # replace it by a larger one, which will serve both
+        return None
+
+    def make(self, shelf: int, size: int) -> Block:
         self.make_room(size)
         try:
             return Block(size, shelf)
@@ -221,8 +245,11 @@ class Pool:
                 self.shelves.pop(key, None)
 
     def release(self) -> int:
-        """Gives unused blocks back to the system -> bytes. A block that is in use follows with its last tensor."""
-        blocks = self.blocks()
+        """Gives the blocks that nobody uses back to the system -> bytes, with the small workspaces.
+
+        A block that tensors use is freed with the last of them. A workspace that a call uses comes back to the pool.
+        """
+        blocks = [*self.blocks(), *self.small]
         self.shelves, self.small = {}, []
         released = sum(block.size for block in blocks if block.is_free())
         del blocks
@@ -242,9 +269,24 @@ def of_libc(name: str, *arguments: Any) -> Any:
 
 def advise(start: int, size: int) -> None:
     """Asks the system for large pages, for memory that was not used yet. It may refuse."""
-    if size >= WORTH_HUGE and (madvise := of_libc("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)):
-        first, last = -(-start // HUGE) * HUGE, (start + size) // HUGE * HUGE
-        madvise(first, last - first, MADV_HUGEPAGE)
+    if size >= WORTH_HUGE:
+        tell(start, size, HUGE, MADV_HUGEPAGE)
+
+
+def discard(block: Block | None) -> None:
+    """Gives the pages of a free block, which must be off its shelf, back to the system. The block is not used again.
+
+    malloc keeps them when the block is freed, and a larger block has no room there: so both would be there at once.
+    """
+    if block is not None:
+        tell(block.address, block.size, mmap.PAGESIZE, MADV_DONTNEED)
+
+
+def tell(start: int, size: int, page: int, advice: int) -> None:
+    """What the system is to do with the whole pages of some memory."""
+    if madvise := of_libc("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int):
+        first, last = -(-start // page) * page, (start + size) // page * page
+        madvise(first, last - first, advice)
 
 
 def trim() -> None:
