@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import plait
-from plait.engines import fused_walk
+from plait.kernels import layer as of_layer
 from plait.kernels import threads
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
@@ -22,7 +22,7 @@ needs_tasks = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     """However small the work is."""
-    monkeypatch.setattr(fused_walk, "WORTH_A_TEAM", 0)
+    monkeypatch.setattr(of_layer, "WORTH_A_TEAM", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -168,10 +168,10 @@ import sys
 import torch
 import plait
 from plait.ladder.compare import deviation, outputs_and_gradients, with_engine
-from plait.engines import fused_walk, get
-from plait.kernels import split
+from plait.engines import get
+from plait.kernels import layer as of_layer, split
 
-fused_walk.WORTH_A_TEAM = 0
+of_layer.WORTH_A_TEAM = 0
 count, times, worst = int(sys.argv[1]), int(sys.argv[2]), 0.0
 torch.set_num_threads(count)
 torch.manual_seed(0)
@@ -182,10 +182,10 @@ for lengths in (torch.tensor([3, 9, 1, 9, 4]), None):
     expected = outputs_and_gradients(reference, x, None, lengths)
     for way in (False, True):
         split.by_units = lambda *_: way
-        get("fused").programs.clear()
+        get("fused").setups.clear()
         for _ in range(times):
             worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
-print(*{program.count for program in get("fused").programs.values()}, worst)
+print(*{setup.program.count for setup in get("fused").setups.values()}, worst)
 """
 
 
@@ -264,9 +264,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import plait
 from plait.ladder.compare import worst
-from plait.engines import fused_walk
+from plait.kernels import layer as of_layer
 
-fused_walk.WORTH_A_TEAM = 0
+of_layer.WORTH_A_TEAM = 0
 
 class Model(nn.Module):
     def __init__(self):

@@ -7,14 +7,14 @@ padding. A dense batch may also be (T, B, F).
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..cells import Cell
 from ..layout import Layout
-from .tape import Room, Tape
+from .tape import Room, Tape, room
 
 
 class Weights(NamedTuple):
@@ -30,15 +30,18 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, cell: type[Cell], tensors: Sequence[Tensor], *, bias: bool) -> "Weights":
         """From tensors in torch's order: w_ih, w_hh, biases and projection, if there are any; then the cell's own."""
-        K = len(cell.params)
-        params = tuple(tensors[len(tensors) - K :])
-        rest = tensors[4 : len(tensors) - K] if bias else tensors[2 : len(tensors) - K]
-        b_ih, b_hh = tensors[2:4] if bias else (None, None)
-        return cls(tensors[0], tensors[1], b_ih, b_hh, rest[0] if rest else None, params)
+        rest = len(tensors) - len(cell.params)
+        first = tensors[:rest] if bias else (*tensors[:2], None, None, *tensors[2:rest])
+        return cls(*first, params=tuple(tensors[rest:]))  # type: ignore[misc]
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*(t for t in self[:5] if t is not None), *self.params]
+        return [*[t for t in self[:5] if t is not None], *self.params]
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the tensors, without the cell's own."""
+        return [name for name, t in zip(self._fields, self[:5], strict=False) if t is not None]
 
     def widths(self, cell: type[Cell]) -> list[int]:
         """Of the states: h has P, the others H."""
@@ -59,7 +62,8 @@ class Prepared:
         return [self.P, *[self.H] * (len(self.cell.states) - 1)]
 
     def room(self, layout: Layout, dt: float) -> Room:
-        return Room(self.cell, dt, layout.N, layout.B, self.H, self.P, self.weights.w_hr is not None, self.reverse)
+        cell: Any = self.cell  # mypy takes a class's __hash__ for that of its objects
+        return room(cell, dt, layout.N, layout.B, self.H, self.P, self.weights.w_hr is not None, self.reverse)
 
 
 class Needs(NamedTuple):
@@ -286,4 +290,4 @@ class Engine(ABC):
     def blank(self, ps: Sequence[Prepared], N: int, B: int, like: Tensor, dt: float = 1) -> list[Tensor]:
         """Empty memory for the tapes: torch.compile needs its size."""
         rooms = [Room(p.cell, dt, N, B, p.H, p.P, p.weights.w_hr is not None, p.reverse) for p in ps]
-        return [like.new_empty(room.total) for room in rooms]
+        return [like.new_empty(each.total) for each in rooms]

@@ -1,7 +1,7 @@
 """One direction on compiled kernels, from given wx on; and what these kernels are made for."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,22 +16,29 @@ from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
 from ..layout import Layout
 from .base import Derivative, Engine, Prepared, States, Weights, check_source
-from .checks import check_recur, check_recur_vjp
+from .checks import check_alike, check_recur, check_recur_vjp
 from .packed import Packed, packs_of
-from .tape import Tape
-from .way_back import WayBack, address, room_of, rows_of
+from .tape import Room, Tape
+from .way_back import WayBack, address, rows_of
 
-MOST_PROGRAMS = 1024
-WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
+MOST_SETUPS = 1024
 WITHOUT_TAPE = 1 << 22  # bytes of gates that are in memory at a time if no tape is kept
 NO_WEIGHTS = (False,) * (5 + records.MOST_PARAMS)
+
+
+class Setup(NamedTuple):
+    """All about a call that depends on its sizes only. A call of the same sizes finds it again."""
+
+    program: Program
+    form: Form
+    rooms: Sequence[Room]  # per direction: of the tape
 
 
 class FusedWalk(Engine):
     def __init__(self, schedule: Schedule = DEFAULT) -> None:
         self.schedule = schedule
         self.forms: dict[tuple[Any, ...], Form] = {}
-        self.programs: dict[tuple[Any, ...], Program] = {}
+        self.setups: dict[tuple[Any, ...], Setup] = {}
 
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if device.type != "cpu":
@@ -56,36 +63,39 @@ class FusedWalk(Engine):
             form = self.forms[key] = Form(cell, dt, self.schedule.target(dtype == torch.float64), projected, sourced)
         return form
 
-    def program(
+    def setup(
         self,
         make: Callable[[Layer], Program],
-        work: int,
         layout: Layout,
         ps: Sequence[Packed],
-        form: Form,
+        dt: float,
         way: str,
         *more: Any,
-    ) -> Program:
-        """Programs of dense batches are stored by shape. A ragged layout seldom comes again: its programs are stored
-        with it, for the layers of one stack. `work`: multiplications. `way`: forward or backward, of a layer or a walk.
+        sourced: bool = False,
+        batch: int | None = None,
+    ) -> Setup:
+        """Those of dense batches are stored by shape. A ragged layout seldom comes again: its setups are stored with
+        it, for the layers of one stack.
+
+        way: forward or backward, of a layer or a walk. more: what else `make` depends on. batch: of a layer, how many
+        sequences its states have; a ragged chunk may have fewer.
         """
-        alone = work < WORTH_A_TEAM or not self.schedule.parallel
-        count, p = 1 if alone else threads.threads(), ps[0]
-        reverse, I = tuple([q.reverse for q in ps]), p.weights.w_ih.shape[1]
-        sizes = Sizes(form, I, p.H, p.P, p.weights.b_ih is not None, reverse, packs_of(ps, way.endswith("backward")))
-        programs = self.programs if layout.batch_sizes is None else layout.cache
-        key = (self, layout.T, layout.B, count, sizes, way, *more)
-        program: Program | None = programs.get(key)
-        if program is None:
-            if len(self.programs) >= MOST_PROGRAMS:
-                self.programs.clear()
+        count, packs = threads.threads(), packs_of(ps, way in ("backward", "walk backward"))
+        setups = self.setups if layout.batch_sizes is None else layout.cache
+        key = (self, way, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
+        setup: Setup | None = setups.get(key)
+        if setup is None:
+            if len(self.setups) >= MOST_SETUPS:
+                self.setups.clear()
+            check_alike(ps)
+            form, p, rooms = self.form(ps[0], dt, sourced), ps[0], [q.room(layout, dt) for q in ps]
             table: Table = OfWalk(form)
-            if way in ("forward", "backward"):
-                batch = more[-1]
-                rooms = [room_of(q, layout, form.dt) for q in ps]
+            if batch is not None:
                 table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms])
-            program = programs[key] = make(Layer(self.schedule, layout, count, sizes, table))
-        return program
+            bias, reverse = p.weights.b_ih is not None, tuple([q.reverse for q in ps])
+            sizes = Sizes(form, p.weights.w_ih.shape[1], p.H, p.P, bias, reverse, packs)
+            setup = setups[key] = Setup(make(Layer(self.schedule, layout, count, sizes, table)), form, rooms)
+        return setup
 
     # --- one direction, from given wx
     def recur(
@@ -113,7 +123,7 @@ class FusedWalk(Engine):
             for initial, state in zip(tape.initial, last, strict=True):
                 initial.copy_(state)
             return last, tape if keep else None
-        form, out = self.form(p, dt, source is not None), out or [None] * S
+        out = out or [None] * S
         added = None if source is None else [t.contiguous() for t in source]
         steps = layout.T if keep else steps_without_tape(layout, wx.shape[1], wx.element_size())
         begun, made = state0 is not None, None
@@ -122,12 +132,12 @@ class FusedWalk(Engine):
         for t0, t1 in layout.cuts(steps):
             mine = (layout.T - t1, layout.T - t0) if p.reverse else (t0, t1)
             chunk, rows = layout.cut(*mine), layout.rows(*mine)
-            memory = pool.empty(wx, room_of(p, chunk, dt).total)
+            memory = pool.empty(wx, p.room(chunk, dt).total)
             to = None if h is None else h[rows]
-            self.recur_rows(p, form, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
+            self.recur_rows(p, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
             begun = True
             if keep or any(t is not None for t in targets):
-                made = room_of(p, chunk, dt).tape(memory, chunk)
+                made = p.room(chunk, dt).tape(memory, chunk)
                 for state, target in zip(made.states, targets, strict=True):
                     if target is not None:
                         target[rows] = state
@@ -136,7 +146,6 @@ class FusedWalk(Engine):
     def recur_rows(
         self,
         p: Prepared,
-        form: Form,
         wx: Tensor,
         last: Sequence[Tensor],
         stateful: bool,
@@ -149,17 +158,17 @@ class FusedWalk(Engine):
         """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
         q: Packed = p  # type: ignore[assignment]
         stride = p.P if out is None else out.stride(0)
-        program = self.program(
+        program, form, (room,) = self.setup(
             lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
-            layout.N * wx.shape[1] * p.P,
             layout,
             [q],
-            form,
+            dt,
             "walk forward",
             *(stateful, stride),
+            sourced=source is not None,
         )
         start, size, ends = memory.data_ptr(), memory.element_size(), [t.data_ptr() for t in last]
-        matrices = room_of(p, layout, dt).matrices
+        matrices = room.matrices
 
         def at(name: str) -> list[int]:
             return [start + size * matrices[name, k] for k in range(form.S)]
@@ -199,15 +208,15 @@ class FusedWalk(Engine):
         source = [
             like.new_zeros(*s.shape) if d is None else d.contiguous() for d, s in zip(given, tape.states, strict=True)
         ]
-        program = self.program(
+        program = self.setup(
             lambda layer: layer.backward(stride=stride, needs_x=False, needs_states=True, needs=[NO_WEIGHTS]),
-            layout.N * like.shape[1] * p.P,
             layout,
             [q],
-            form,
+            tape.dt,
             "walk backward",
             stride,
-        )
+            sourced=is_sourced,
+        ).program
         ends = [None if d is None else d.contiguous() for d in d_last]
         direction = Direction(
             rows=d_rows.data_ptr(),

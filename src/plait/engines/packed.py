@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..cells import Cell
@@ -10,6 +11,7 @@ from ..kernels import pool
 from ..kernels.layer import Packs
 from ..kernels.target import Form
 from .base import Prepared, Weights
+from .checks import check_weights
 from .shot import Shot
 
 NOT_LASTING = Packs()
@@ -23,8 +25,21 @@ class Packed(Prepared):
     """
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
-        super().__init__(cell, contiguous(weights), reverse)
+        shapes: list[torch.Size | None] = []
+        dtype, is_alike, is_contiguous = weights.w_ih.dtype, True, True
+        for t in (*weights[:5], *weights.params):
+            if t is None:
+                shapes.append(None)
+            else:
+                shapes.append(t.shape)
+                is_alike = is_alike and t.dtype is dtype and t.is_cpu
+                is_contiguous = is_contiguous and t.is_contiguous()
+        super().__init__(cell, weights if is_contiguous else contiguous(weights), reverse)
         self.lasting = lasting
+        self.kind = (cell, reverse, dtype, *shapes)  # all that a call must know of the weights, except where they are
+        if not is_alike or self.kind not in CHECKED:
+            check_weights(self)
+            CHECKED.add(self.kind)
         if lasting:
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
@@ -80,13 +95,11 @@ def packs_of(ps: Sequence[Packed], back: bool) -> Packs:
     return Packs(*map(all, zip(*(p.packs(back) for p in ps), strict=True)))
 
 
+CHECKED: set[tuple[Any, ...]] = set()  # kinds whose shapes go together
+
+
 def contiguous(w: Weights) -> Weights:
     """The same weights, with copies of those that are not contiguous."""
-    for t in w.tensors:
-        if not t.is_contiguous():
-            break
-    else:
-        return w
     b_ih, b_hh, w_hr = (None if t is None else t.contiguous() for t in w[2:5])
     params = tuple(v.contiguous() for v in w.params)
     return Weights(w.w_ih.contiguous(), w.w_hh.contiguous(), b_ih, b_hh, w_hr, params)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
@@ -151,3 +151,7 @@ class Room:
         for k, (a, b) in enumerate(zip(states, initial, strict=True)):
             found |= {("states", k): a, ("old", k): a, ("initial", k): b}
         return found | {("history", 0): states[0] + self.B * self.P if self.reverse else initial[0]}
+
+
+MOST_ROOMS = 1024
+room = lru_cache(MOST_ROOMS)(Room)  # not for sizes that torch.compile has left open

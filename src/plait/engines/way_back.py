@@ -1,18 +1,12 @@
 """What a kernel writes on the way back, and how it is told where things are."""
 
-from functools import lru_cache
-from typing import Any
-
 from torch import Tensor
 
 from ..kernels import pool
 from ..kernels.target import Form
 from ..layout import Layout
 from .base import Derivative, Prepared
-from .tape import Room, Tape
-
-MOST_ROOMS = 1024
-known = lru_cache(MOST_ROOMS)(Room)  # not for sizes that torch.compile has left open
+from .tape import Tape
 
 
 class WayBack:
@@ -40,11 +34,6 @@ class WayBack:
         if all(self.form.trace.shared):
             d_rh = [places["gates"]]
         return Derivative(places["gates"], d_rh, self.d_projected, [t.sum(0) for t in self.d_params])
-
-
-def room_of(p: Prepared, layout: Layout, dt: float) -> Room:
-    of: Any = p.cell  # mypy takes a class's __hash__ for that of its objects
-    return known(of, dt, layout.N, layout.B, p.H, p.P, p.weights.w_hr is not None, p.reverse)
 
 
 def address(tensor: Tensor | None) -> int:

@@ -13,6 +13,7 @@ from .schedule import Schedule
 from .target import Form
 
 SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, columns, terms of a sum, numbers
+WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
 
 
 class Packs(NamedTuple):
@@ -21,6 +22,16 @@ class Packs(NamedTuple):
     lasting: bool = False
     r: bool = False  # R, and the projection with it
     w: bool = False
+
+
+class Left(NamedTuple):
+    """A product, or a sum of rows, that torch computes: wx before the walk, a gradient after it."""
+
+    direction: int
+    name: str  # wx, d_x, or the weight whose gradient it is
+    run: int = 0  # of w_hh and b_hh: which run of d_rh (target.py), and which rows of the gradient it gives
+    first: int = 0
+    end: int = 0
 
 
 class Sizes(NamedTuple):
@@ -34,7 +45,7 @@ class Sizes(NamedTuple):
 
 
 class Layer:
-    """One layer and its batch, for a number of threads."""
+    """One layer and its batch, for a number of threads. Products that the launch does not compute are left to torch."""
 
     def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes, table: Table) -> None:
         self.schedule, self.layout, self.count, self.table = schedule, layout, count, table
@@ -42,9 +53,13 @@ class Layer:
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
-        """project: the launch computes W x, too. stride: numbers from one row of the output to the next."""
+        """project: with W x, which else is given. stride: numbers from one row of the output to the next."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
+        is_left = project and not ours(self.schedule, N, GH, self.I, packed=self.packs.lasting)
+        project = project and not is_left
+        self.team(self.I if project else 0)
         program = Program(form, self.count, self.D, self.table, back=False)
+        program.left += [Left(d, "wx") for d in range(self.D) if is_left]
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
             program.set(at, STARTS_GIVEN=stateful)
@@ -70,6 +85,8 @@ class Layer:
     def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
         """stride: numbers from one row of d_ of the output to the next. needs: per direction, for each weight."""
         form, N, B, P, I, GH = self.form, self.layout.N, self.layout.B, self.P, self.I, self.G * self.H
+        d_w_is_ours = ours(self.schedule, GH, I, N, outer=True)
+        self.team(I if d_w_is_ours else 0)
         program = Program(form, self.count, self.D, self.table, back=True)
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
@@ -89,34 +106,42 @@ class Layer:
             program.set(recurrent, IDLE=self.layout.T == 1 and not needs_states and not self.packs.lasting)
             self.projection(program, d)
         for d in range(self.D):
-            wanted, gates = needs[d], Where(d, "d_gates")
-            complete = not form.projected or not wanted[4 if self.bias else 2]  # else torch computes the rest
+            wanted, gates, left = needs[d], Where(d, "d_gates"), program.left
+            of_bias = wanted[2:4] if self.bias else (False, False)
             if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.lasting):
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
                 program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
                 if self.unites:
                     program.unite(d)
             elif needs_x:
-                complete = False
-            if wanted[0] and ours(self.schedule, GH, I, N, outer=True):
-                sums = Where(d, "d_b_ih") if self.bias and wanted[2] else None
+                left.append(Left(d, "d_x"))
+            if wanted[0] and d_w_is_ours:
+                sums = Where(d, "d_b_ih") if of_bias[0] else None
                 program.outer(gates, Where(d, "x"), Where(d, "d_w_ih"), (GH, I, N), stride=GH, sums=sums)
-            elif wanted[0] or (self.bias and wanted[2]):
-                complete = False
+            else:
+                left += [Left(d, name) for name, is_wanted in (("w_ih", wanted[0]), ("b_ih", of_bias[0])) if is_wanted]
             row = 0
-            for matrix, column, gates_of in form.runs:
+            for k, (matrix, column, gates_of) in enumerate(form.runs):
                 count, of = gates_of * self.H, self.G if matrix == "gates" else form.E
                 if wanted[1] and ours(self.schedule, count, P, N, outer=True):
-                    sums = Where(d, "d_b_hh", row) if self.bias and wanted[3] else None
+                    sums = Where(d, "d_b_hh", row) if of_bias[1] else None
                     a, c = Where(d, f"d_{matrix}", column * self.H), Where(d, "d_w_hh", row * P)
                     before = Where(d, "history" if self.layout.is_dense else "before")
                     program.outer(a, before, c, (count, P, N), stride=of * self.H, sums=sums)
-                elif wanted[1] or (self.bias and wanted[3]):
-                    complete = False
+                else:
+                    named = (("w_hh", wanted[1]), ("b_hh", of_bias[1]))
+                    left += [Left(d, name, k, row, row + count) for name, is_wanted in named if is_wanted]
                 row += count
-            program.complete = program.complete and complete
+            if form.projected and wanted[4 if self.bias else 2]:
+                left.append(Left(d, "w_hr"))
         self.finish(program)
         return program
+
+    def team(self, more: int) -> None:
+        """Little work is done by one thread. more: columns of W that the launch multiplies with, besides R."""
+        work = self.layout.N * self.D * self.G * self.H * (self.P + more)
+        if work < WORTH_A_TEAM or not self.schedule.parallel:
+            self.count = 1
 
     @property
     def unites(self) -> bool:

@@ -7,6 +7,7 @@ addresses differ. plait_start (recurrence.py) copies the block into the memory o
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from . import compiler, pool, records, threads
 from .addresses import BOUNDS, WORKSPACE, Table, Where
@@ -33,7 +34,7 @@ class Program:
         self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the block to what it points to
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
         self.workspace = 0  # numbers, not counting the block itself
-        self.complete = True  # torch has no product to compute
+        self.left: list[Any] = []  # what torch has to compute, before or after it: Left of layer.py
         self.bytes = 0  # of the workspace with the block
 
     # --- writing it

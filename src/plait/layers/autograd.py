@@ -4,6 +4,7 @@ The engine computes the first derivative. For higher ones (`create_graph=True`) 
 and autograd differentiates those.
 """
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -56,30 +57,28 @@ class Call(NamedTuple):
 
     def prepared(self, tensors: Sequence[Tensor]) -> list[Prepared]:
         """The weights, ready for the engine: for this call only, or for all calls within a block of `plait.packed`."""
-        engine = engines.get(self.engine)
-
-        def make(lasting: bool = True) -> list[Prepared]:
-            weights = self.weights(readable(*tensors))
-            return [engine.prepare(self.cell, w, d == 1, lasting=lasting) for d, w in enumerate(weights)]
-
         if self.held is None or not self.held.is_open:
-            return make(lasting=self.solver.sweeps)
+            return self.prepare(tensors, self.solver.sweeps)
         own = tensors[len(self.cell.states) if self.stateful else 0 :]
-        return self.held.prepared(self.engine, self.number, own, make)
+        return self.held.prepared(self.engine, self.number, own, lambda: self.prepare(tensors, True))
+
+    def prepare(self, tensors: Sequence[Tensor], lasting: bool) -> list[Prepared]:
+        engine, weights = engines.get(self.engine), self.weights([t.resolve_neg() for t in tensors])
+        return [engine.prepare(self.cell, w, d == 1, lasting=lasting) for d, w in enumerate(weights)]
 
 
 def run(
-    call: Call, x: Tensor, tensors: Sequence[Tensor], keep: bool = True
+    call: Call,
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    keep: bool = True,
+    prepared: Sequence[Prepared] | None = None,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (., directions*P), last states, what is kept for the derivative"""
-    state0 = readable(*tensors[: len(call.cell.states)]) if call.stateful else None
-    prepared = call.prepared(tensors)
-    return call.solver.forward(engines.get(call.engine), prepared, x.resolve_neg(), state0, call.layout, keep=keep)
-
-
-def readable(*tensors: Tensor) -> list[Tensor]:
-    """An engine cannot read a view that is negated lazily, such as z.conj().imag: this makes a copy of it."""
-    return [t.resolve_neg() for t in tensors]
+    # an engine cannot read a view that is negated lazily, such as z.conj().imag: resolve_neg makes a copy of it
+    state0 = [s.resolve_neg() for s in tensors[: len(call.cell.states)]] if call.stateful else None
+    ps, engine = prepared or call.prepared(tensors), engines.get(call.engine)
+    return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep)
 
 
 def run_vjp(
@@ -92,6 +91,7 @@ def run_vjp(
     needs: Sequence[bool],
     *,
     spend: bool = False,
+    prepared: Sequence[Prepared] | None = None,
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in order, None for those not needed. `spend`: `kept` may be overwritten."""
     d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
@@ -99,7 +99,7 @@ def run_vjp(
     wanted = Needs(needs[0], states or (), groups)
     found = call.solver.backward(
         engines.get(call.engine),
-        call.prepared(tensors),
+        prepared or call.prepared(tensors),
         x.resolve_neg(),
         kept,
         d_rows,
@@ -154,13 +154,14 @@ def no_jvp(engine: str) -> PlaitError:
     return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
 
 
-@dataclass
 class Traced:
-    """A call that passes through Recurrence.apply. It carries `kept` from forward to setup_context."""
+    """A call that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
 
-    call: Call
-    spendable: bool = True  # the first backward may write over what is kept: nobody else has it
-    kept: Sequence[Tensor] = ()
+    def __init__(self, call: Call, spendable: bool) -> None:
+        self.call = call
+        self.spendable = spendable  # the first backward may write over what is kept: nobody else has it
+        self.kept: Sequence[Tensor] = ()
+        self.weights: list[tuple[Sequence[Tensor], Sequence[Prepared]]] = []  # given and prepared, until they are used
 
 
 class Recurrence(torch.autograd.Function):
@@ -168,13 +169,16 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rows, finals, traced.kept = run(traced.call, x, tensors)
+        prepared = traced.call.prepared(tensors)
+        traced.weights = [(tensors, prepared)]
+        rows, finals, traced.kept = run(traced.call, x, tensors, True, prepared)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
         ctx.call, ctx.count, ctx.spent, ctx.spendable = traced.call, len(tensors), False, traced.spendable
+        ctx.weights = traced.weights
         ctx.save_for_backward(x, *tensors, *traced.kept)
         ctx.set_materialize_grads(False)
 
@@ -185,12 +189,15 @@ class Recurrence(torch.autograd.Function):
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
+        prepared = pop_prepared(ctx.weights, tensors)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
                     kept = run(call, x, tensors)[2]
             if once:
-                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
+                return None, *run_vjp(
+                    call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable, prepared=prepared
+                )
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
@@ -205,6 +212,17 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
         raise no_vmap(traced.call.engine)
+
+
+def pop_prepared(
+    weights: list[tuple[Sequence[Tensor], Sequence[Prepared]]], tensors: Sequence[Tensor]
+) -> Sequence[Prepared] | None:
+    """What forward has prepared, for the first backward. Hooks on saved tensors may give that one other tensors."""
+    try:
+        given, prepared = weights.pop()
+    except IndexError:  # the first backward has it
+        return None
+    return prepared if all(map(operator.is_, given, tensors)) else None
 
 
 @dataclass(frozen=True)
@@ -287,7 +305,7 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
             rows, finals, _ = run(call, x, tensors, keep=False)
             return rows, *finals
         # Function.apply inspects the signature of forward each time, for functorch. That takes a tenth of a small step
-        result: tuple[Tensor, ...] = plainly(Traced(call), x, *tensors)
+        result: tuple[Tensor, ...] = plainly(Traced(call, spendable=True), x, *tensors)
     else:
         result = Recurrence.apply(Traced(call, spendable=False), x, *tensors)  # every level of it has the same tape
     return result

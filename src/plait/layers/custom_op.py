@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from .. import cells, engines, solvers
+from ..engines import Prepared
 from ..errors import PlaitError
 from ..layout import Layout
 from .autograd import Call, is_recorded, run, run_vjp
@@ -61,7 +62,8 @@ def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful, solv
     c = cells.by_key(cell)
     call = Call(c, engines.choose(engine, c, x.dtype, x.device), Layout(0, B), directions, bias, stateful)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
-    kept = engines.get(call.engine).blank(call.prepared(tensors), N, B, x) if keep else []
+    prepared = [Prepared(c, w, d == 1) for d, w in enumerate(call.weights(tensors))]
+    kept = engines.get(call.engine).blank(prepared, N, B, x) if keep else []
     return [*(x.new_empty(shape) for shape in call.shapes(x, tensors)), *kept]
 
 
