@@ -55,11 +55,7 @@ class Prepared:
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool) -> None:
         self.cell, self.weights, self.reverse = cell, weights, reverse
         self.H, self.P = weights.w_ih.shape[0] // len(cell.gates), weights.w_hh.shape[1]
-
-    @property
-    def widths(self) -> list[int]:
-        """Of the states: h has P, the others H."""
-        return [self.P, *[self.H] * (len(self.cell.states) - 1)]
+        self.widths = [self.P, *[self.H] * (len(cell.states) - 1)]  # of the states
 
     def room(self, layout: Layout, dt: float) -> Room:
         cell: Any = self.cell  # mypy takes a class's __hash__ for that of its objects

@@ -173,7 +173,7 @@ class FusedEngine(FusedWalk):
         d_x = pool.empty_like(x) if needs.x else None
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]
-        addresses = [address(layout.offsets), *map(address, d_last)]
+        addresses = [address(layout.offsets), *[0 if d is None else d.data_ptr() for d in d_last]]
         addresses += [d.data_ptr() for d in d_state0] or [0] * form.S
         x_at, d_rows_at, d_x_at = x.data_ptr(), d_rows.data_ptr(), address(d_x)
         ways, d_weights, befores = [], [], []
@@ -185,7 +185,7 @@ class FusedEngine(FusedWalk):
             places = d_w[:4] if q.weights.b_ih is not None else [*d_w[:2], None, None]
             addresses += [x_at, d_rows_at + d * P * size, d_x_at, kept[d].data_ptr(), way.gates_at]
             addresses += [address(before), address(way.d_projected), *q.weights_at(), *q.panels_at(form, True)]
-            addresses += map(address, places)
+            addresses += [0 if t is None else t.data_ptr() for t in places]
             if form.K:
                 addresses += [*q.params_at(), *[t.data_ptr() for t in way.d_params]]
             ways.append(way)

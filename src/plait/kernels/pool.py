@@ -133,9 +133,10 @@ class Pool:
         far too large for it, and a new block takes the place of the smaller ones: so one serves all calls of a thread.
         """
         if size <= LEAST_WORKSPACE:
-            with suppress(IndexError):  # there is none yet, or other threads use them
+            try:
                 return self.small.pop()
-            return Block(LEAST_WORKSPACE, SMALL)
+            except IndexError:  # there is none yet, or other threads use them
+                return Block(LEAST_WORKSPACE, SMALL)
         if block := self.find(WORKSPACES, size, MOST_LARGER * size):
             return block
         while block := self.find(WORKSPACES, size // MOST_LARGER, size):
