@@ -416,6 +416,32 @@ def test_a_hook_that_gives_back_other_tensors_is_refused() -> None:
     y.sum().backward()
 
 
+OTHER_DATA = {
+    "shorter": lambda t: t[:6].clone(),
+    "a part of itself": lambda t: t[:6],
+    "in float64": lambda t: t.double(),
+}
+
+
+@pytest.mark.parametrize("how", OTHER_DATA)
+def test_a_weight_whose_data_was_replaced_before_backward_is_refused(how: str) -> None:
+    """It is the same tensor, and autograd does not see it. The kernels would write past the end of its gradient."""
+    layer = plait.GRU(3, 5, engine="fused")
+    y, _ = layer(torch.randn(4, 2, 3))
+    layer.weight_hh_l0.data = OTHER_DATA[how](layer.weight_hh_l0.data)
+    with pytest.raises(PlaitError, match=r"a weight is .* and was \(15, 5\) in torch.float32 on cpu"):
+        y.sum().backward()
+
+
+def test_a_weight_that_is_shorter_than_when_it_was_packed_is_refused() -> None:
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(4, 2, 3)
+    with plait.packed(layer), torch.no_grad():
+        layer(x)
+        layer.weight_hh_l0.data = layer.weight_hh_l0.data[:6]
+        with pytest.raises(PlaitError, match=r"a weight is \(6, 5\) .* and was \(15, 5\)"):
+            layer(x)
+
+
 class Longer(Cell):
     """A long step counts what was before more often: only at dt = 1 is d_rh the same as d_wx."""
 

@@ -43,6 +43,8 @@ class FusedEngine(FusedWalk):
             if shot is not None and shot.fits(x, state0):
                 return shot.run(x, state0)
         x = x.contiguous()
+        for q in mine if mine[0].lasting else ():
+            q.check_unchanged()
         check_forward(mine, x, state0, layout)
         p, D, B, N = mine[0], len(mine), layout.B, layout.N
         y = pool.empty(x, *x.shape[:-1], D * p.P)
@@ -157,6 +159,8 @@ class FusedEngine(FusedWalk):
     ) -> Gradients:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]
         p, D, N, B = mine[0], len(mine), layout.N, layout.B
+        for q in mine:
+            q.check_unchanged()
         check_backward(mine, x, kept, p.room(layout, dt).total, d_rows, d_finals, layout)
         x, kept = x.contiguous(), [t.contiguous() for t in kept]
         if N == 0:

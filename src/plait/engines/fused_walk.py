@@ -110,6 +110,8 @@ class FusedWalk(Engine):
         keep: bool = True,
         out: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Tensor], Tape | None]:
+        q: Packed = p  # type: ignore[assignment]
+        q.check_unchanged()
         check_source(source, keep)
         check_recur(p, wx, state0, layout, source, out)
         wx, N, S = wx.contiguous(), layout.N, len(p.cell.states)
@@ -134,7 +136,7 @@ class FusedWalk(Engine):
             chunk, rows = layout.cut(*mine), layout.rows(*mine)
             memory = pool.empty(wx, p.room(chunk, dt).total)
             to = None if h is None else h[rows]
-            self.recur_rows(p, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
+            self.recur_rows(q, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
             begun = True
             if keep or any(t is not None for t in targets):
                 made = p.room(chunk, dt).tape(memory, chunk)
@@ -145,7 +147,7 @@ class FusedWalk(Engine):
 
     def recur_rows(
         self,
-        p: Prepared,
+        p: Packed,
         wx: Tensor,
         last: Sequence[Tensor],
         stateful: bool,
@@ -156,12 +158,11 @@ class FusedWalk(Engine):
         source: Sequence[Tensor] | None,
     ) -> None:
         """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
-        q: Packed = p  # type: ignore[assignment]
         stride = p.P if out is None else out.stride(0)
         program, form, (room,) = self.setup(
             lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
             layout,
-            [q],
+            [p],
             dt,
             "walk forward",
             *(stateful, stride),
@@ -184,10 +185,10 @@ class FusedWalk(Engine):
             given=ends if stateful else (),
             last=ends,
             source=() if source is None else [t.data_ptr() for t in source],
-            **weights_at(q, form, back=False),
+            **weights_at(p, form, back=False),
         )
         program.run([address(layout.offsets), *direction.flat(form)])
-        q.done(False, with_w=False)
+        p.done(False, with_w=False)
 
     def recur_vjp(
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
@@ -195,6 +196,7 @@ class FusedWalk(Engine):
         q: Packed = p  # type: ignore[assignment]
         layout, S = tape.layout, len(p.cell.states)
         given = list(d_states or [None] * S)
+        q.check_unchanged()
         check_recur_vjp(p, tape, given, d_last)
         is_sourced = any(d is not None for d in given[1:])
         form, like = self.form(p, tape.dt, is_sourced), tape.gates

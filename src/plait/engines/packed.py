@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
+from ..errors import PlaitError
 from ..kernels import pool
 from ..kernels.layer import Packs
 from ..kernels.target import Form
@@ -35,7 +36,7 @@ class Packed(Prepared):
                 is_alike = is_alike and t.dtype is dtype and t.is_cpu
                 is_contiguous = is_contiguous and t.is_contiguous()
         super().__init__(cell, weights if is_contiguous else contiguous(weights), reverse)
-        self.lasting = lasting
+        self.lasting, self.dtype, self.shapes = lasting, dtype, shapes
         self.kind = (cell, reverse, dtype, *shapes)  # all that a call must know of the weights, except where they are
         if not is_alike or self.kind not in CHECKED:
             check_weights(self)
@@ -44,6 +45,16 @@ class Packed(Prepared):
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
             self.shots: dict[tuple[Any, ...], Shot] = {}  # calls of the layer whose first direction this is
+
+    def check_unchanged(self) -> None:
+        """After `w.data = ...` a weight may be shorter, or of another type: kernels would write past its end."""
+        for t, shape in zip((*self.weights[:5], *self.weights.params), self.shapes, strict=True):
+            if t is not None and (t.shape != shape or t.dtype is not self.dtype or not t.is_cpu):
+                now = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
+                raise PlaitError(
+                    f"a weight is {now}, and was {tuple(shape or ())} in {self.dtype} on cpu when it was prepared: "
+                    "run the layer forward again."
+                )
 
     def packs(self, back: bool) -> Packs:
         return Packs(True, ("r", back) in self.ready, ("w", back) in self.ready) if self.lasting else NOT_LASTING
