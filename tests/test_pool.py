@@ -642,7 +642,7 @@ def test_release_gives_memory_back_to_the_system() -> None:
 
 @needs_counts
 def test_no_more_lies_free_than_was_in_use() -> None:
-    """Ever other shapes, some tensors at once: what is there is at most twice what was ever needed, and an eighth."""
+    """Other shapes each time, some tensors at once: at most twice what was ever needed is there, and a quarter."""
     random, needed = Random(1), 0
     for _ in range(300):
         sizes = [random.randint(1 << 15, 1 << 20) for _ in range(random.randint(1, 6))]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import PlaitError, unknown
-from ..kernels import pool
+from ..kernels import libc
 
 ABOUT = {
     "default": "malloc is as it comes",
@@ -58,5 +58,5 @@ def tuned(function: Callable[..., Any], *args: Any) -> Any:
 def begin(threads: int) -> None:
     """It ends without a word when its parent does, or when Ctrl-C is pressed: the parent has said what there is."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    pool.of_libc("prctl", ctypes.c_int, ctypes.c_ulong)(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.function("prctl", ctypes.c_int, ctypes.c_ulong)(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(threads)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .. import cells, layers
 from ..errors import PlaitError, unknown
-from ..kernels import pool
+from ..kernels import libc, pool
 from ..tasks.memory import check_layer
 from .report import Timing, interleaved, ratio, timing
 
@@ -130,7 +130,7 @@ def extra_memory(step: Step) -> float | None:
 
 
 def give_back() -> Callable[[int], Any] | None:
-    return pool.of_libc("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
+    return libc.function("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
 
 
 def pages(step: Step, repeats: int) -> tuple[float, float] | tuple[None, None]:

@@ -9,9 +9,7 @@ There is no lock. A thread that pops a block off its shelf has it alone until it
 cannot pop the same one. A block that is not put back, after an exception, is like the memory of any other tensor.
 """
 
-import ctypes
 import math
-import mmap
 import os
 import sys
 import time
@@ -21,13 +19,12 @@ from contextlib import suppress
 from functools import cache
 from sys import getrefcount
 from threading import Thread
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import deterministic
 
-from . import free_memory
+from . import free_memory, libc
 
 LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that it keeps
 LEAST_WORKSPACE = 1 << 20  # bytes
@@ -36,9 +33,6 @@ TWICE = 8  # shelves from a size to twice that size
 MOST_LARGER = 16  # times what a call needs: a larger workspace is not for it
 IDLE = 10.0  # seconds without use before a block goes back to the system
 NAME = "plait pool"  # of the thread that gives blocks back
-HUGE = 1 << 21  # bytes of a large page
-WORTH_HUGE = 1 << 22  # bytes: two large pages or more
-MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
 PLAIN = (Tensor, nn.Parameter)  # other kinds of tensors may have no memory of their own
 
 # The number of references to a storage. torch 2.6 and 2.7 have it only if they were built for CUDA.
@@ -54,7 +48,7 @@ class Block:
         self.storage = torch.UntypedStorage(size, device="cpu")
         self.handle, self.address = self.storage._cdata, self.storage.data_ptr()
         self.refs = getrefcount(self.storage)
-        advise(self.address, size)
+        libc.ask_for_large_pages(self.address, size)
 
     def is_free(self) -> bool:
         """torch counts the tensors. Python counts the references to the storage object, which is the same for all."""
@@ -111,7 +105,7 @@ class Pool:
             return like.new_empty(shape)
         if fills() or not is_on():
             plain = like.new_empty(shape)
-            advise(plain.data_ptr(), size)
+            libc.ask_for_large_pages(plain.data_ptr(), size)
             return plain
         bits = size.bit_length()
         own = TWICE * bits + (size >> bits - 4)  # eight shelves from a power of two to the next, in the order of sizes
@@ -157,6 +151,7 @@ class Pool:
                 if least <= block.size <= most:
                     return block
                 blocks.appendleft(block)
+            # else it leaves the pool
         return None
 
     def find_larger(self, own: int, size: int) -> Block | None:
@@ -231,7 +226,7 @@ class Pool:
             if self.peak:  # else no new block was needed since
                 self.peak, self.peak_before = 0, max(self.peak, self.peak_before // 2)
             if not self.shelves:
-                trim()
+                libc.trim()
                 self.watched = False
                 if not self.shelves:  # else a block came before `watched` was false, and no other thread watches it
                     return
@@ -254,24 +249,8 @@ class Pool:
         self.shelves, self.small = {}, []
         released = sum(block.size for block in blocks if block.is_free())
         del blocks
-        trim()
+        libc.trim()
         return released
-
-
-# --- the system ------------------------------------------------------------------------------------------------------
-@cache
-def of_libc(name: str, *arguments: Any) -> Any:
-    """A function of the C library, or None where there is none."""
-    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-    if function is not None:
-        function.argtypes = arguments
-    return function
-
-
-def advise(start: int, size: int) -> None:
-    """Asks the system for large pages, for memory that was not used yet. It may refuse."""
-    if size >= WORTH_HUGE:
-        tell(start, size, HUGE, MADV_HUGEPAGE)
 
 
 def discard(block: Block | None) -> None:
@@ -280,29 +259,11 @@ def discard(block: Block | None) -> None:
     malloc keeps them when the block is freed, and a larger block has no room there: so both would be there at once.
     """
     if block is not None:
-        tell(block.address, block.size, mmap.PAGESIZE, MADV_DONTNEED)
-
-
-def tell(start: int, size: int, page: int, advice: int) -> None:
-    """What the system is to do with the whole pages of some memory."""
-    if madvise := of_libc("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int):
-        first, last = -(-start // page) * page, (start + size) // page * page
-        madvise(first, last - first, advice)
-
-
-def trim() -> None:
-    """malloc gives the memory that was freed back to the system."""
-    if malloc_trim := of_libc("malloc_trim", ctypes.c_size_t):
-        malloc_trim(0)
+        libc.drop_pages(block.address, block.size)
 
 
 _pool = Pool()
-empty, empty_like, workspace, put, release = (
-    _pool.empty,
-    _pool.empty_like,
-    _pool.workspace,
-    _pool.put,
-    _pool.release,
-)
+empty, empty_like, release = _pool.empty, _pool.empty_like, _pool.release
+workspace, put = _pool.workspace, _pool.put
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]
