@@ -71,6 +71,7 @@ def run(
     call: Call,
     x: Tensor,
     tensors: Sequence[Tensor],
+    *,
     keep: bool = True,
     prepared: Sequence[Prepared] | None = None,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -154,6 +155,9 @@ def no_jvp(engine: str) -> PlaitError:
     return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
 
 
+PreparedFrom = tuple[Sequence[Tensor], Sequence[Prepared]]  # the tensors, and what was prepared from them
+
+
 class Traced:
     """A call that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
 
@@ -161,7 +165,7 @@ class Traced:
         self.call = call
         self.spendable = spendable  # the first backward may write over what is kept: nobody else has it
         self.kept: Sequence[Tensor] = ()
-        self.weights: list[tuple[Sequence[Tensor], Sequence[Prepared]]] = []  # given and prepared, until they are used
+        self.prepared: list[PreparedFrom] = []  # by forward, until the first backward takes it
 
 
 class Recurrence(torch.autograd.Function):
@@ -170,15 +174,15 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         prepared = traced.call.prepared(tensors)
-        traced.weights = [(tensors, prepared)]
-        rows, finals, traced.kept = run(traced.call, x, tensors, True, prepared)
+        traced.prepared.append((tensors, prepared))
+        rows, finals, traced.kept = run(traced.call, x, tensors, prepared=prepared)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
         ctx.call, ctx.count, ctx.spent, ctx.spendable = traced.call, len(tensors), False, traced.spendable
-        ctx.weights = traced.weights
+        ctx.prepared = traced.prepared
         ctx.save_for_backward(x, *tensors, *traced.kept)
         ctx.set_materialize_grads(False)
 
@@ -189,7 +193,7 @@ class Recurrence(torch.autograd.Function):
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
-        prepared = pop_prepared(ctx.weights, tensors)
+        prepared = pop_prepared(ctx.prepared, tensors)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
@@ -214,12 +218,10 @@ class Recurrence(torch.autograd.Function):
         raise no_vmap(traced.call.engine)
 
 
-def pop_prepared(
-    weights: list[tuple[Sequence[Tensor], Sequence[Prepared]]], tensors: Sequence[Tensor]
-) -> Sequence[Prepared] | None:
+def pop_prepared(found: list[PreparedFrom], tensors: Sequence[Tensor]) -> Sequence[Prepared] | None:
     """What forward has prepared, for the first backward. Hooks on saved tensors may give that one other tensors."""
     try:
-        given, prepared = weights.pop()
+        given, prepared = found.pop()
     except IndexError:  # the first backward has it
         return None
     return prepared if all(map(operator.is_, given, tensors)) else None

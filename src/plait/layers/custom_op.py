@@ -53,7 +53,7 @@ def layer_op(
 ) -> list[Tensor]:
     """-> rows, last states, what is kept"""
     call = call_of(x, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key)
-    rows, finals, kept = run(call, x, tensors, keep)
+    rows, finals, kept = run(call, x, tensors, keep=keep)
     return [rows, *finals, *kept]
 
 
