@@ -367,11 +367,23 @@ def test_what_is_asked_for_in_other_ways(engine) -> None:
     assert_close(some, every, "float64")
 
 
+def test_a_call_that_was_made_ready_refuses_too_few_states() -> None:
+    q, e = problem("fused", "lstm", "float64", False, False), engines.get("fused")
+    state0 = [s[None] for s in q.state0]
+    for _ in range(3):  # packs; is made ready; is ready
+        e.forward([q.p], q.x, state0, q.layout, keep=False)
+    assert q.p.shots
+    with pytest.raises(PlaitError, match=r"^initial states: found 1 tensors, expected 2 \(h, c\)"):
+        e.forward([q.p], q.x, state0[:1], q.layout, keep=False)
+
+
 def test_what_does_not_fit_a_walk_is_refused() -> None:
     q, e = problem("fused", "lstm", "float64", False, False), engines.get("fused")
     wx = e.project(q.p, q.x)
     with pytest.raises(PlaitError, match=r"source of the states: found 1 tensors, expected 2 \(h, c\)"):
         e.recur(q.p, wx, q.state0, q.layout, source=q.d_states[:1], keep=False)
+    with pytest.raises(PlaitError, match=r"^initial states: found 1 tensors, expected 2 \(h, c\)"):
+        e.recur(q.p, wx, q.state0[:1], q.layout)
     _, tape = e.recur(q.p, wx, q.state0, q.layout)
     with pytest.raises(PlaitError, match="other direction"):
         e.recur_vjp(e.prepare(q.p.cell, q.p.weights, True), tape, None, q.d_last)

@@ -23,7 +23,7 @@ def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | 
     if x.dtype is not w.dtype:
         raise PlaitError(f"the input is in {x.dtype}, the layer in {w.dtype}: convert one of them.")
     if state0 is not None:
-        check_count("initial states: of", state0, ps[0])
+        check_count("initial states", state0, ps[0])
         names, widths = ps[0].cell.states, ps[0].widths
         shapes = [(len(ps), layout.B, width) for width in widths]
         check_shapes(zip([f"initial state {name}" for name in names], state0, shapes, strict=True), w)
@@ -67,6 +67,7 @@ OF_WEIGHTS = tuple(f"weight {name}" for name in Weights._fields[:5])
 
 
 def check_alike(ps: Sequence[Prepared]) -> None:
+    """The directions of a layer have the same sizes."""
     first = [t.shape for t in ps[0].weights.tensors]
     for p in ps[1:]:
         found = [t.shape for t in p.weights.tensors]
@@ -97,23 +98,23 @@ def check_recur(
 ) -> None:
     N, B = layout.N, layout.B
     found: list[Expected] = [("wx", wx, (N, len(p.cell.gates) * p.H))]
-    for name, states, rows in (("initial state", state0, B), ("source of", source, N), ("out of", out, N)):
-        check_count(name, states, p)
+    for name, states, rows in (("initial", state0, B), ("source of the", source, N), ("out of the", out, N)):
+        check_count(f"{name} states", states, p)
         for state, t, width in zip(p.cell.states, states or (), p.widths, strict=False):
-            found.append((f"{name} {state}", t, (rows, width)))
+            found.append((f"{name} state {state}", t, (rows, width)))
     check_shapes(found, p.weights.w_ih)
 
 
 def check_count(name: str, states: States | None, p: Prepared) -> None:
     if states is not None and len(states) != len(p.cell.states):
         expected = f"expected {len(p.cell.states)} ({', '.join(p.cell.states)})"
-        raise PlaitError(f"{name} the states: found {len(states)} tensors, {expected}.")
+        raise PlaitError(f"{name}: found {len(states)} tensors, {expected}.")
 
 
 def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -> None:
     N, B, G = tape.layout.N, tape.layout.B, len(p.cell.gates)
-    check_count("d_ of", d_states, p)
-    check_count("d_ of the last of", d_last, p)
+    check_count("d_ of the states", d_states, p)
+    check_count("d_ of the last states", d_last, p)
     if tape.reverse != p.reverse:
         raise PlaitError("the tape is of a walk in the other direction than the weights were prepared for.")
     E = trace(p.cell, tape.dt).extra

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..kernels import pool, threads
-from ..kernels.addresses import OF_DIRECTION
-from ..kernels.layer import Layer, Left
-from ..kernels.program import Program
+from ..kernels.addresses import of_direction
+from ..kernels.layer import Layer
+from ..kernels.program import Left, Program
 from ..kernels.target import Form
 from ..layout import Layout
 from .base import Derivative, Gradients, Needs, Prepared, States, Weights
@@ -36,10 +36,10 @@ class FusedEngine(FusedWalk):
         dt: float = 1,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
-        aim = None
+        key = None
         if not keep and mine[0].lasting and layout.batch_sizes is None:
-            aim = layout.T, layout.B, state0 is None, dt, threads.threads(), *map(id, mine[1:])  # a shot holds them
-            shot = mine[0].shots.get(aim)
+            key = layout.T, layout.B, state0 is None, dt, threads.threads(), *map(id, mine[1:])  # a shot holds them
+            shot = mine[0].shots.get(key)
             if shot is not None and shot.fits(x, state0):
                 return shot.run(x, state0)
         x = x.contiguous()
@@ -62,9 +62,9 @@ class FusedEngine(FusedWalk):
             return y, finals, []
         setup = self.forward_setup(mine, layout, dt, given is not None, D * p.P, B)
         kept = [pool.empty(x, room.total) for room in setup.rooms]
-        called = self.launch(setup, mine, range(D), [0] * D, x, y, given, finals, kept, layout)
-        if aim is not None and called is not None and len(p.shots) < MOST_SHOTS:
-            p.shots[aim] = Shot(*called, mine, x, y, finals, kept, given is not None)
+        addresses = self.launch(setup, mine, range(D), [0] * D, x, y, given, finals, kept, layout)
+        if key is not None and addresses is not None and len(p.shots) < MOST_SHOTS:
+            p.shots[key] = Shot(setup.program, addresses, mine, x, y, finals, kept)
         return y, finals, kept if keep else []
 
     def forward_setup(
@@ -73,7 +73,7 @@ class FusedEngine(FusedWalk):
         def make(layer: Layer) -> Program:
             return layer.forward(project=True, stateful=stateful, stride=stride)
 
-        return self.setup(make, layout, ps, dt, "forward", stateful, stride, batch=batch)
+        return self.setup(make, layout, ps, dt, False, stateful, stride, batch=batch)
 
     def in_chunks(
         self,
@@ -115,10 +115,10 @@ class FusedEngine(FusedWalk):
         finals: Sequence[Tensor],
         kept: Sequence[Tensor],
         layout: Layout,
-    ) -> tuple[Program, list[int], int] | None:
-        """W x and the walk, for some directions of a layer. Each begins at its `first` row of x and y.
+    ) -> list[int] | None:
+        """W x and the walk, for some directions (`of`) of a layer. Each begins at its `first` row of x and y.
 
-        -> the call, if it can be repeated as it is, because all weights are packed; else None
+        -> the addresses, if the call can be repeated as it is, because all weights are packed; else None
         """
         program, form, _ = setup
         p, N, I, P, stride, size = ps[0], layout.N, x.shape[-1], ps[0].P, y.shape[-1], x.element_size()
@@ -128,20 +128,26 @@ class FusedEngine(FusedWalk):
             for k, width in enumerate(p.widths):
                 addresses.append(0 if states is None else states[k].data_ptr() + skipped * width)
         x_at, y_at = x.data_ptr(), y.data_ptr()
-        for d, _, *_ in program.left:
-            project_rows(x.view(-1, I)[first[d] : first[d] + N], ps[d].weights, kept[d])
+        for left in program.left:
+            i = left.direction  # of these, not of the layer
+            project_rows(x.view(-1, I)[first[i] : first[i] + N], ps[i].weights, kept[i])
         for q, d, row, memory in zip(ps, of, first, kept, strict=True):
-            addresses += [x_at + row * I * size, y_at + (row * stride + d * P) * size, 0, memory.data_ptr(), 0, 0, 0]
-            addresses += [*q.weights_at(), *q.panels_at(form, False), 0, 0, 0, 0]
-            if form.K:
-                addresses += [*q.params_at(), *[0] * form.K]
+            addresses += of_direction(
+                x=x_at + row * I * size,
+                rows=y_at + (row * stride + d * P) * size,
+                tape=memory.data_ptr(),
+                weights=q.weights_at(),
+                panels=q.panels_at(form, False),
+                params=q.params_at(),
+                d_params=[0] * form.K,
+            )
         program.run(addresses)
         if not p.lasting:
             return None
         was_ready = all(packs_of(ps, False))
         for q in ps:
             q.done(False, with_w=not program.left)
-        return (program, addresses, len(OF_DIRECTION) + 2 * form.K) if was_ready and not program.left else None
+        return addresses if was_ready and not program.left else None
 
     # --- a layer, backward
     def backward(
@@ -171,9 +177,7 @@ class FusedEngine(FusedWalk):
         def make(layer: Layer) -> Program:
             return layer.backward(stride=stride, needs_x=needs.x, needs_states=needs_states, needs=wanted)
 
-        program, form, rooms = self.setup(
-            make, layout, mine, dt, "backward", stride, needs.x, needs_states, wanted, batch=B
-        )
+        program, form, rooms = self.setup(make, layout, mine, dt, True, stride, needs.x, needs_states, wanted, batch=B)
         d_x = pool.empty_like(x) if needs.x else None
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]
@@ -187,11 +191,20 @@ class FusedEngine(FusedWalk):
             is_gathered = wanted[d][1] and not layout.is_dense
             before = rooms[d].tape(kept[d], layout).before_all(0) if is_gathered else None
             places = d_w[:4] if q.weights.b_ih is not None else [*d_w[:2], None, None]
-            addresses += [x_at, d_rows_at + d * P * size, d_x_at, kept[d].data_ptr(), way.gates_at]
-            addresses += [address(before), address(way.d_projected), *q.weights_at(), *q.panels_at(form, True)]
-            addresses += [0 if t is None else t.data_ptr() for t in places]
-            if form.K:
-                addresses += [*q.params_at(), *[t.data_ptr() for t in way.d_params]]
+            addresses += of_direction(
+                x=x_at,
+                rows=d_rows_at + d * P * size,
+                d_x=d_x_at,
+                tape=kept[d].data_ptr(),
+                d_tape=way.gates_at,
+                before=address(before),
+                d_projected=address(way.d_projected),
+                weights=q.weights_at(),
+                panels=q.panels_at(form, True),
+                gradients=[0 if t is None else t.data_ptr() for t in places],
+                params=q.params_at(),
+                d_params=[t.data_ptr() for t in way.d_params],
+            )
             ways.append(way)
             d_weights.append(d_w)
             befores.append(before)

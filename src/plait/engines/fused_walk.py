@@ -10,7 +10,7 @@ from ..cells import Cell
 from ..cells.trace import why_untraceable
 from ..kernels import pool, records, threads
 from ..kernels.addresses import Direction, OfLayer, OfWalk, Table
-from ..kernels.layer import Layer, Sizes
+from ..kernels.layer import Layer
 from ..kernels.program import Program
 from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
@@ -69,7 +69,7 @@ class FusedWalk(Engine):
         layout: Layout,
         ps: Sequence[Packed],
         dt: float,
-        way: str,
+        back: bool,
         *more: Any,
         sourced: bool = False,
         batch: int | None = None,
@@ -77,12 +77,12 @@ class FusedWalk(Engine):
         """Those of dense batches are stored by shape. A ragged layout seldom comes again: its setups are stored with
         it, for the layers of one stack.
 
-        way: forward or backward, of a layer or a walk. more: what else `make` depends on. batch: of a layer, how many
-        sequences its states have; a ragged chunk may have fewer.
+        more: what else `make` depends on. batch: of a layer, how many sequences its states have; a ragged chunk may
+        have fewer. None: it is a walk from given wx.
         """
-        count, packs = threads.threads(), packs_of(ps, way in ("backward", "walk backward"))
+        count, packs = threads.threads(), packs_of(ps, back)
         setups = self.setups if layout.batch_sizes is None else layout.cache
-        key = (self, way, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
+        key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
         setup: Setup | None = setups.get(key)
         if setup is None:
             if len(self.setups) >= MOST_SETUPS:
@@ -92,9 +92,20 @@ class FusedWalk(Engine):
             table: Table = OfWalk(form)
             if batch is not None:
                 table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms])
-            bias, reverse = p.weights.b_ih is not None, tuple([q.reverse for q in ps])
-            sizes = Sizes(form, p.weights.w_ih.shape[1], p.H, p.P, bias, reverse, packs)
-            setup = setups[key] = Setup(make(Layer(self.schedule, layout, count, sizes, table)), form, rooms)
+            layer = Layer(
+                self.schedule,
+                layout,
+                table,
+                form,
+                count=count,
+                I=p.weights.w_ih.shape[1],
+                H=p.H,
+                P=p.P,
+                bias=p.weights.b_ih is not None,
+                reverse=[q.reverse for q in ps],
+                packs=packs,
+            )
+            setup = setups[key] = Setup(make(layer), form, rooms)
         return setup
 
     # --- one direction, from given wx
@@ -164,7 +175,7 @@ class FusedWalk(Engine):
             layout,
             [p],
             dt,
-            "walk forward",
+            False,
             *(stateful, stride),
             sourced=source is not None,
         )
@@ -185,7 +196,7 @@ class FusedWalk(Engine):
             given=ends if stateful else (),
             last=ends,
             source=() if source is None else [t.data_ptr() for t in source],
-            **weights_at(p, form, back=False),
+            **named_weights(p, form, back=False),
         )
         program.run([address(layout.offsets), *direction.flat(form)])
         p.done(False, with_w=False)
@@ -215,7 +226,7 @@ class FusedWalk(Engine):
             layout,
             [q],
             tape.dt,
-            "walk backward",
+            True,
             stride,
             sourced=is_sourced,
         ).program
@@ -235,7 +246,7 @@ class FusedWalk(Engine):
             last=[t.data_ptr() for t in d_state0],
             source=[t.data_ptr() for t in source] if is_sourced else (),
             d_params=[t.data_ptr() for t in way.d_params],
-            **weights_at(q, form, back=True),
+            **named_weights(q, form, back=True),
         )
         program.run([address(layout.offsets), *direction.flat(form)])
         q.done(True, with_w=False)
@@ -250,7 +261,7 @@ def steps_without_tape(layout: Layout, gates: int, size: int) -> int:
     return max(1, WITHOUT_TAPE // (layout.B * gates * size))
 
 
-def weights_at(p: Packed, form: Form, *, back: bool) -> dict[str, Any]:
+def named_weights(p: Packed, form: Form, *, back: bool) -> dict[str, Any]:
     """Addresses, by their names in Direction."""
     _, w_hh, _, b_hh, w_hr = p.weights_at()
     r_panels, _, p_panels = p.panels_at(form, back)

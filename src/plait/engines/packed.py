@@ -15,7 +15,8 @@ from .base import Prepared, Weights
 from .checks import check_weights
 from .shot import Shot
 
-NOT_LASTING = Packs()
+NOT_LASTING, NO_PANELS = Packs(), [0, 0, 0]
+CHECKED: set[tuple[Any, ...]] = set()  # kinds whose shapes go together
 
 
 class Packed(Prepared):
@@ -96,17 +97,11 @@ class Packed(Prepared):
         self.panels = dict(zip(shapes, memory.split(sizes), strict=True))
 
 
-NO_PANELS = [0, 0, 0]
-
-
 def packs_of(ps: Sequence[Packed], back: bool) -> Packs:
     """Of all directions: ready is what is ready in each."""
     if len(ps) == 1:
         return ps[0].packs(back)
     return Packs(*map(all, zip(*(p.packs(back) for p in ps), strict=True)))
-
-
-CHECKED: set[tuple[Any, ...]] = set()  # kinds whose shapes go together
 
 
 def contiguous(w: Weights) -> Weights:

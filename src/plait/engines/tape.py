@@ -114,8 +114,8 @@ class Room:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """In reverse the initial states come after the others."""
-        N, B, H, GE = self.N, self.B, self.H, len(self.cell.gates)
-        found = [(N, GE * H), (N, trace(self.cell, self.dt).extra * H), (N, H if self.projected else 0)]
+        N, B, H, G = self.N, self.B, self.H, len(self.cell.gates)
+        found = [(N, G * H), (N, trace(self.cell, self.dt).extra * H), (N, H if self.projected else 0)]
         for k in range(len(self.cell.states)):
             width = self.P if k == 0 else H
             found += [(N, width), (B, width)] if self.reverse else [(B, width), (N, width)]

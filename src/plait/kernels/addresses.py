@@ -71,6 +71,25 @@ class OfLayer(Table):
 OF_DIRECTION = ("x", "rows", "d_x", "tape", "d_tape", "before", "d_projected", *WEIGHTS, *PANELS, *GRADIENTS)
 
 
+def of_direction(
+    *,
+    x: int,
+    rows: int,
+    d_x: int = 0,
+    tape: int,
+    d_tape: int = 0,
+    before: int = 0,
+    d_projected: int = 0,
+    weights: Sequence[int],
+    panels: Sequence[int],
+    gradients: Sequence[int] = (0,) * len(GRADIENTS),
+    params: Sequence[int],
+    d_params: Sequence[int],
+) -> list[int]:
+    """The addresses of a direction of a layer in their order; 0 for a matrix that does not exist."""
+    return [x, rows, d_x, tape, d_tape, before, d_projected, *weights, *panels, *gradients, *params, *d_params]
+
+
 class Direction(NamedTuple):
     """The addresses of a walk from given wx; 0 for a matrix that does not exist."""
 

@@ -1,12 +1,13 @@
 """Writes the program of a layer: where its matrices are, and which products the launch computes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..layout import Layout
 from . import split
 from .addresses import Table, Where
-from .program import Program
+from .program import Left, Program
 from .records import walk as WALK
 from .records.product import APART, BIAS
 from .schedule import Schedule
@@ -24,32 +25,23 @@ class Packs(NamedTuple):
     w: bool = False
 
 
-class Left(NamedTuple):
-    """A product, or a sum of rows, that torch computes: wx before the walk, a gradient after it."""
+@dataclass
+class Layer:
+    """One layer and its batch. Products that the launch does not compute are left to torch."""
 
-    direction: int
-    name: str  # wx, d_x, or the weight whose gradient it is
-    run: int = 0  # of w_hh and b_hh: which run of d_rh (target.py), and which rows of the gradient it gives
-    first: int = 0
-    end: int = 0
-
-
-class Sizes(NamedTuple):
+    schedule: Schedule
+    layout: Layout
+    table: Table
     form: Form
+    count: int  # threads
     I: int
     H: int
     P: int
     bias: bool
-    reverse: tuple[bool, ...]  # per direction
+    reverse: Sequence[bool]  # per direction
     packs: Packs
 
-
-class Layer:
-    """One layer and its batch, for a number of threads. Products that the launch does not compute are left to torch."""
-
-    def __init__(self, schedule: Schedule, layout: Layout, count: int, sizes: Sizes, table: Table) -> None:
-        self.schedule, self.layout, self.count, self.table = schedule, layout, count, table
-        self.form, self.I, self.H, self.P, self.bias, self.reverse, self.packs = sizes
+    def __post_init__(self) -> None:
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
@@ -121,17 +113,17 @@ class Layer:
             else:
                 left += [Left(d, name) for name, is_wanted in (("w_ih", wanted[0]), ("b_ih", of_bias[0])) if is_wanted]
             row = 0
-            for k, (matrix, column, gates_of) in enumerate(form.runs):
-                count, of = gates_of * self.H, self.G if matrix == "gates" else form.E
-                if wanted[1] and ours(self.schedule, count, P, N, outer=True):
+            for k, (matrix, column, count) in enumerate(form.runs):
+                rows, width = count * self.H, (self.G if matrix == "gates" else form.E) * self.H
+                if wanted[1] and ours(self.schedule, rows, P, N, outer=True):
                     sums = Where(d, "d_b_hh", row) if of_bias[1] else None
                     a, c = Where(d, f"d_{matrix}", column * self.H), Where(d, "d_w_hh", row * P)
                     before = Where(d, "history" if self.layout.is_dense else "before")
-                    program.outer(a, before, c, (count, P, N), stride=of * self.H, sums=sums)
+                    program.outer(a, before, c, (rows, P, N), stride=width, sums=sums)
                 else:
                     named = (("w_hh", wanted[1]), ("b_hh", of_bias[1]))
-                    left += [Left(d, name, k, row, row + count) for name, is_wanted in named if is_wanted]
-                row += count
+                    left += [Left(d, name, k, row, row + rows) for name, is_wanted in named if is_wanted]
+                row += rows
             if form.projected and wanted[4 if self.bias else 2]:
                 left.append(Left(d, "w_hr"))
         self.finish(program)

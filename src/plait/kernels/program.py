@@ -7,7 +7,7 @@ addresses differ. plait_start (recurrence.py) copies the block into the memory o
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import NamedTuple
 
 from . import compiler, pool, records, threads
 from .addresses import BOUNDS, WORKSPACE, Table, Where
@@ -18,6 +18,16 @@ from .target import Form
 
 CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
 MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
+
+
+class Left(NamedTuple):
+    """A product, or a sum of rows, that torch computes: wx before the walk, a gradient after it."""
+
+    direction: int
+    name: str  # wx, d_x, or the weight whose gradient it is
+    run: int = 0  # of w_hh and b_hh: which run of d_rh (target.py), and which rows of the gradient it gives
+    first: int = 0
+    end: int = 0
 
 
 class Program:
@@ -34,7 +44,7 @@ class Program:
         self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the block to what it points to
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
         self.workspace = 0  # numbers, not counting the block itself
-        self.left: list[Any] = []  # what torch has to compute, before or after it: Left of layer.py
+        self.left: list[Left] = []  # what torch has to compute
         self.bytes = 0  # of the workspace with the block
 
     # --- writing it
