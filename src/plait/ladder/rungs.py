@@ -23,7 +23,7 @@ from ..cells.ops import tensors as ops
 from ..cells.trace import CannotTrace, compiled, trace
 from ..engines import Layout, Needs, Weights
 from ..errors import PlaitError
-from ..layers.autograd import Call, differentiable
+from ..layers.call import Call, differentiable
 from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
 LENGTHS_OF_STEP = (1, 2, 3, 4)

@@ -11,7 +11,8 @@ from .. import cells, engines, solvers
 from ..engines import Prepared
 from ..errors import PlaitError
 from ..layout import Layout
-from .autograd import Call, is_recorded, run, run_vjp
+from .autograd import is_recorded
+from .call import Call, run, run_vjp
 
 
 def call_of(

@@ -15,7 +15,8 @@ from ..errors import PlaitError
 from ..layout import Layout, check_lengths
 from ..solvers import Solver
 from . import autograd, custom_op
-from .autograd import SERIAL, Call, is_autocast, no_jvp, no_vmap, without_autocast
+from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
+from .call import SERIAL, Call
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
