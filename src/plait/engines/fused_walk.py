@@ -85,8 +85,8 @@ class FusedWalk(Engine):
         key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
         setup: Setup | None = setups.get(key)
         if setup is None:
-            if len(self.setups) >= MOST_SETUPS:
-                self.setups.clear()
+            if setups is self.setups and len(setups) >= MOST_SETUPS:
+                setups.clear()
             check_alike(ps)
             form, p, rooms = self.form(ps[0], dt, sourced), ps[0], [q.room(layout, dt) for q in ps]
             table: Table = OfWalk(form)

@@ -16,6 +16,7 @@ from .checks import check_weights
 from .shot import Shot
 
 NOT_LASTING, NO_PANELS = Packs(), [0, 0, 0]
+MOST_KINDS = 1024
 CHECKED: set[tuple[Any, ...]] = set()  # kinds whose shapes go together
 
 
@@ -41,6 +42,8 @@ class Packed(Prepared):
         self.kind = (cell, reverse, dtype, *shapes)  # all that a call must know of the weights, except where they are
         if not is_alike or self.kind not in CHECKED:
             check_weights(self)
+            if len(CHECKED) >= MOST_KINDS:
+                CHECKED.clear()
             CHECKED.add(self.kind)
         if lasting:
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back

@@ -12,6 +12,7 @@ from .target import I32, I64, IS_X86
 
 Int = types.intp
 SPINS = 2000  # turns of a waiting loop before it yields the core: some microseconds
+BETWEEN = 63  # turns from then on before it yields again: each time is a call of the system
 
 
 def compiled(arguments: int, result: Any = types.void) -> Any:
@@ -111,11 +112,11 @@ restore_denormals = emitted(1, _restore)
 
 @compiled(4)
 def wait(launch, address, index, count):
-    """Waits until the counter reaches a value: spins for a short time, then yields the core."""
+    """Waits until the counter reaches a value: spins for a short time, then yields the core now and then."""
     spins = 0
     while look(address, index) < count:
         spins += 1
-        if spins < SPINS or get(launch, LAUNCH.ALONE):
+        if spins < SPINS or spins & BETWEEN or get(launch, LAUNCH.ALONE):
             pause()
         else:
             call0(get(launch, LAUNCH.YIELD))

@@ -63,7 +63,8 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         prepared = traced.call.prepared(tensors)
-        traced.prepared.append((tensors, prepared))
+        if traced.call.held is None:  # else the block holds it, and drops it when the block ends
+            traced.prepared.append((tensors, prepared))
         rows, finals, traced.kept = run(traced.call, x, tensors, prepared=prepared)
         return rows, *finals
 
@@ -82,11 +83,11 @@ class Recurrence(torch.autograd.Function):
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
-        prepared = pop_prepared(ctx.prepared, tensors)
+        prepared = pop_prepared(ctx.prepared, tensors) or call.prepared(tensors)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
-                    kept = run(call, x, tensors)[2]
+                    kept = run(call, x, tensors, prepared=prepared)[2]
             if once:
                 return None, *run_vjp(
                     call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable, prepared=prepared
