@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import pickle
+import weakref
 import zipfile
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import plait
 from plait import PlaitError
 from plait.engines import fused_walk
+from plait.engines.packed import Packed
 from plait.kernels.layer import Layer
 from plait.ladder.compare import deviation, outputs_and_gradients, relative
 from plait.layers import states_of
@@ -783,3 +785,45 @@ def test_a_layer_cannot_be_traced_by_torch_jit() -> None:
     layer = plait.LSTM(3, 4, engine="fused")
     with torch.no_grad(), pytest.raises(PlaitError, match=r"torch.jit.trace .* plait.restore"):
         torch.jit.trace(layer, torch.randn(2, 1, 3))
+
+
+def test_weights_with_other_strides_between_the_passes() -> None:
+    found = []
+    for engine in ("fused", "python"):
+        torch.manual_seed(0)
+        layer = plait.LSTM(8, 2, dtype=torch.float64, engine=engine)  # weight_ih is (8, 8)
+        y = layer(torch.randn(5, 3, 8, dtype=torch.float64))[0]
+        layer.weight_ih_l0.data = layer.weight_ih_l0.data.t()
+        y.sum().backward()
+        found.append(layer.weight_ih_l0.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_copies_of_weights_do_not_wait_for_backward() -> None:
+    layer = plait.LSTM(6, 6, engine="fused")
+    layer.weight_hh_l0.data = layer.weight_hh_l0.data.t().contiguous().t()
+    state, x = None, torch.randn(1, 2, 6)
+    for _ in range(20):
+        y, state = layer(x, state)
+    gc.collect()
+    assert y.requires_grad
+    assert sum(type(o) is Packed for o in gc.get_objects()) <= 1
+
+
+def test_hooks_that_move_saved_tensors_away_free_them() -> None:
+    layer, x, h, c = plait.LSTM(4, 5), torch.randn(3, 2, 4), torch.randn(1, 2, 5), torch.randn(1, 2, 5)
+    alive = weakref.ref(h)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy):
+        y = layer(x, (h, c))[0]
+    del h
+    gc.collect()
+    assert y.requires_grad
+    assert alive() is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
+def test_the_op_refuses_a_wrong_number_of_weights(count: int) -> None:
+    tensors = [*plait.LSTM(4, 5).parameters()] * 2
+    rest = (None, 2, "lstm", "fused", 1, True, False, "serial", 0, False)
+    with pytest.raises(PlaitError, match=r"weights: expected 4, or one more|weight w_hr is"):
+        torch.ops.plait.layer(torch.randn(3, 2, 4), tensors[:count], *rest)

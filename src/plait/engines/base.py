@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
+from ..errors import PlaitError
 from ..layout import Layout
 from .tape import Room, Tape, room
 
@@ -30,7 +31,10 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, cell: type[Cell], tensors: Sequence[Tensor], *, bias: bool) -> "Weights":
         """From tensors in torch's order: w_ih, w_hh, biases and projection, if there are any; then the cell's own."""
-        rest = len(tensors) - len(cell.params)
+        rest, least = len(tensors) - len(cell.params), 4 if bias else 2
+        if rest not in (least, least + 1):
+            most = f"expected {least + len(cell.params)}, or one more with a projection"
+            raise PlaitError(f"a direction of cell {cell.name} has {len(tensors)} weights: {most}.")
         first = tensors[:rest] if bias else (*tensors[:2], None, None, *tensors[2:rest])
         return cls(*first, params=tuple(tensors[rest:]))  # type: ignore[misc]
 

@@ -68,12 +68,11 @@ OF_WEIGHTS = tuple(f"weight {name}" for name in Weights._fields[:5])
 
 def check_alike(ps: Sequence[Prepared]) -> None:
     """The directions of a layer have the same sizes."""
-    first = [t.shape for t in ps[0].weights.tensors]
-    for p in ps[1:]:
-        found = [t.shape for t in p.weights.tensors]
-        if found != first or p.weights.w_ih.dtype is not ps[0].weights.w_ih.dtype:
-            sizes = " and ".join(str(list(map(tuple, some))) for some in (first, found))
-            raise PlaitError(f"the weights of the two directions are {sizes}: expected the same shapes and types.")
+    first, *others = [(p.weights.w_ih.dtype, [tuple(t.shape) for t in p.weights.tensors]) for p in ps]
+    for other in others:
+        if other != first:
+            kinds = " and ".join(f"{shapes} in {dtype}" for dtype, shapes in (first, other))
+            raise PlaitError(f"the weights of the two directions are {kinds}: expected the same.")
 
 
 # --- which tensor is wrong, and what was expected ---------------------------------------------------------------------

@@ -47,8 +47,8 @@ class FusedEngine(FusedWalk):
             q.check_unchanged()
         check_forward(mine, x, state0, layout)
         p, D, B, N = mine[0], len(mine), layout.B, layout.N
-        y = pool.empty(x, *x.shape[:-1], D * p.P)
-        finals = [pool.empty(x, D, B, width) for width in p.widths]
+        y = pool.empty(x, *x.shape[:-1], D * p.P, exact=True)
+        finals = [pool.empty(x, D, B, width, exact=True) for width in p.widths]
         if N == 0:
             for k, final in enumerate(finals):
                 final.zero_() if state0 is None else final.copy_(state0[k])
@@ -165,7 +165,7 @@ class FusedEngine(FusedWalk):
     ) -> Gradients:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]
         p, D, N, B = mine[0], len(mine), layout.N, layout.B
-        for q in mine:
+        for q in mine if mine[0].lasting else ():
             q.check_unchanged()
         check_backward(mine, x, kept, p.room(layout, dt).total, d_rows, d_finals, layout)
         x, kept = x.contiguous(), [t.contiguous() for t in kept]

@@ -51,10 +51,14 @@ class Packed(Prepared):
             self.shots: dict[tuple[Any, ...], Shot] = {}  # calls of the layer whose first direction this is
 
     def check_unchanged(self) -> None:
-        """After `w.data = ...` a weight may be shorter, or of another type: kernels would write past its end."""
+        """After `w.data = ...` a weight may be shorter, or have another type or other strides: kernels would write past
+        its end, or read the wrong numbers.
+        """
         for t, shape in zip((*self.weights[:5], *self.weights.params), self.shapes, strict=True):
-            if t is not None and (t.shape != shape or t.dtype is not self.dtype or not t.is_cpu):
-                now = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
+            if t is None:
+                continue
+            if t.shape != shape or t.dtype is not self.dtype or not t.is_cpu or not t.is_contiguous():
+                now = f"{tuple(t.shape)} in {t.dtype} on {t.device} with strides {t.stride()}"
                 raise PlaitError(
                     f"a weight is {now}, and was {tuple(shape or ())} in {self.dtype} on cpu when it was prepared: "
                     "run the layer forward again."

@@ -98,8 +98,10 @@ class Pool:
         self.left = 0  # bytes that the system has left, at least
 
     # --- for tensors
-    def empty(self, like: Tensor, *shape: int) -> Tensor:
-        """As like.new_empty(*shape)."""
+    def empty(self, like: Tensor, *shape: int, exact: bool = False) -> Tensor:
+        """As like.new_empty(*shape). Its block may be twice as large. exact: it is larger by an eighth at most, for a
+        result that may be stored.
+        """
         size = math.prod(shape) * like.itemsize
         if size < LEAST or type(like) not in PLAIN or not like.is_cpu:
             return like.new_empty(shape)
@@ -109,7 +111,9 @@ class Pool:
             return plain
         bits = size.bit_length()
         own = TWICE * bits + (size >> bits - 4)  # eight shelves from a power of two to the next, in the order of sizes
-        block = self.find(own, size, sys.maxsize) or self.find_larger(own, size)
+        block = self.find(own, size, sys.maxsize)
+        if block is None and not exact:
+            block = self.find_larger(own, size)
         if block is None:
             discard(self.find(own, 0, size))  # one that is too small: the new one will serve both
             block = self.make(own, size)

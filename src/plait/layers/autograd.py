@@ -4,7 +4,6 @@ The engine computes the first derivative. For higher ones (`create_graph=True`) 
 and autograd differentiates those.
 """
 
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..cells.trace import why_untraceable
-from ..engines import Prepared
 from ..errors import PlaitError
 from .call import Call, differentiable, run, run_vjp
 
@@ -44,9 +42,6 @@ def no_jvp(engine: str) -> PlaitError:
     return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
 
 
-PreparedFrom = tuple[Sequence[Tensor], Sequence[Prepared]]  # the tensors, and what was prepared from them
-
-
 class Traced:
     """A call that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
 
@@ -54,7 +49,6 @@ class Traced:
         self.call = call
         self.spendable = spendable  # the first backward may write over what is kept: nobody else has it
         self.kept: Sequence[Tensor] = ()
-        self.prepared: list[PreparedFrom] = []  # by forward, until the first backward takes it
 
 
 class Recurrence(torch.autograd.Function):
@@ -62,17 +56,13 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        prepared = traced.call.prepared(tensors)
-        if traced.call.held is None:  # else the block holds it, and drops it when the block ends
-            traced.prepared.append((tensors, prepared))
-        rows, finals, traced.kept = run(traced.call, x, tensors, prepared=prepared)
+        rows, finals, traced.kept = run(traced.call, x, tensors)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         traced, x, *tensors = inputs
         ctx.call, ctx.count, ctx.spent, ctx.spendable = traced.call, len(tensors), False, traced.spendable
-        ctx.prepared = traced.prepared
         ctx.save_for_backward(x, *tensors, *traced.kept)
         ctx.set_materialize_grads(False)
 
@@ -83,15 +73,12 @@ class Recurrence(torch.autograd.Function):
         tensors, kept = rest[: ctx.count], rest[ctx.count :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
-        prepared = pop_prepared(ctx.prepared, tensors) or call.prepared(tensors)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
-                    kept = run(call, x, tensors, prepared=prepared)[2]
+                    kept = run(call, x, tensors)[2]
             if once:
-                return None, *run_vjp(
-                    call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable, prepared=prepared
-                )
+                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
@@ -106,15 +93,6 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
         raise no_vmap(traced.call.engine)
-
-
-def pop_prepared(found: list[PreparedFrom], tensors: Sequence[Tensor]) -> Sequence[Prepared] | None:
-    """What forward has prepared, for the first backward. Hooks on saved tensors may give that one other tensors."""
-    try:
-        given, prepared = found.pop()
-    except IndexError:  # the first backward has it
-        return None
-    return prepared if all(map(operator.is_, given, tensors)) else None
 
 
 @dataclass(frozen=True)

@@ -57,17 +57,12 @@ class Call(NamedTuple):
 
 
 def run(
-    call: Call,
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    *,
-    keep: bool = True,
-    prepared: Sequence[Prepared] | None = None,
+    call: Call, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """-> rows (., directions*P), last states, what is kept for the derivative"""
     # an engine cannot read a view that is negated lazily, such as z.conj().imag: resolve_neg makes a copy of it
     state0 = [s.resolve_neg() for s in tensors[: len(call.cell.states)]] if call.stateful else None
-    ps, engine = prepared or call.prepared(tensors), engines.get(call.engine)
+    ps, engine = call.prepared(tensors), engines.get(call.engine)
     return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep)
 
 
@@ -81,7 +76,6 @@ def run_vjp(
     needs: Sequence[bool],
     *,
     spend: bool = False,
-    prepared: Sequence[Prepared] | None = None,
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in order, None for those not needed. `spend`: `kept` may be overwritten."""
     d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
@@ -89,7 +83,7 @@ def run_vjp(
     wanted = Needs(needs[0], states or (), groups)
     found = call.solver.backward(
         engines.get(call.engine),
-        prepared or call.prepared(tensors),
+        call.prepared(tensors),
         x.resolve_neg(),
         kept,
         d_rows,
