@@ -12,7 +12,7 @@ from .target import I32, I64, IS_X86
 
 Int = types.intp
 SPINS = 2000  # turns of a waiting loop before it yields the core: some microseconds
-BETWEEN = 63  # turns from then on before it yields again: each time is a call of the system
+BETWEEN = 511  # turns from then on before it yields again: each time is a call of the system
 
 
 def compiled(arguments: int, result: Any = types.void) -> Any:
