@@ -17,6 +17,8 @@ from .records import walk as WALK
 from .target import Form
 
 CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
+FEW_BYTES = 3 << 18  # bytes of rows that are not cut: panels that are read twice cost more
+FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
 
 
@@ -126,11 +128,21 @@ class Program:
         row = K if transposed else N
         at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
         self.run_of(at, K, K, a)
-        chunk = min(CHUNK_BYTES // (K * target.size), -(-M // (4 * self.count)))
-        chunk = max(target.rows, chunk // target.rows * target.rows)
+        chunk = self.rows_at_once(M, K * target.size)
         self.set(at, M=M, C_ROW=N * target.size, CHUNK=chunk, ROUND=round)
         self.point(at + PRODUCT.C, c)
         return at
+
+    def rows_at_once(self, M: int, row: int) -> int:
+        """How many of M rows, of `row` bytes each, are multiplied with a panel at a time. Each time all panels are read
+        once. The rows stay in cache. Threads share the work evenly if there are some pieces for each of them.
+        """
+        tile, share = self.form.target.rows, -(-M // self.count)
+        if self.count > 1:
+            share = max(-(-share // 4), min(share, FEW_TILES * tile))
+        if share * row <= FEW_BYTES:
+            return max(tile, share)
+        return max(1, CHUNK_BYTES // (row * tile)) * tile
 
     def outer(
         self, a: Where, b: Where, c: Where, shape: tuple[int, int, int], *, stride: int, sums: Where | None
