@@ -372,7 +372,7 @@ def test_a_call_that_was_made_ready_refuses_too_few_states() -> None:
     state0 = [s[None] for s in q.state0]
     for _ in range(3):  # packs; is made ready; is ready
         e.forward([q.p], q.x, state0, q.layout, keep=False)
-    assert q.p.shots
+    assert q.p.ready_calls
     with pytest.raises(PlaitError, match=r"^initial states: found 1 tensors, expected 2 \(h, c\)"):
         e.forward([q.p], q.x, state0[:1], q.layout, keep=False)
 

@@ -5,6 +5,7 @@ import ctypes
 import platform
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -18,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import plait
 from plait import engines, layers
-from plait.cells import CELLS, Cell
+from plait.cells import CELLS, LSTM, Cell
 from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
@@ -438,8 +439,52 @@ def test_a_weight_that_is_shorter_than_when_it_was_packed_is_refused() -> None:
     with plait.packed(layer), torch.no_grad():
         layer(x)
         layer.weight_hh_l0.data = layer.weight_hh_l0.data[:6]
-        with pytest.raises(PlaitError, match=r"a weight is \(6, 5\) .* and was \(15, 5\)"):
+        with pytest.raises(PlaitError, match=r"weight w_hh is \(6, 5\) .* expected \(15, 5\)"):
             layer(x)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_prepared_weights_that_are_shorter_now_are_refused(lasting: bool) -> None:
+    engine, layout, x = FusedEngine(), Layout(4, 2), torch.randn(8, 3)
+    w = Weights(torch.randn(20, 3), torch.randn(20, 5))
+    p = engine.prepare(LSTM, w, lasting=lasting)
+    _, _, kept = engine.forward([p], x, None, layout)
+    w.w_hh.data = torch.randn(4, 5)
+    sentence = r"a weight is \(4, 5\) .* and was \(20, 5\) .* prepare the weights again"
+    with pytest.raises(PlaitError, match=sentence):
+        engine.forward([p], x, None, layout)
+    with pytest.raises(PlaitError, match=sentence):
+        engine.backward([p], x, kept, torch.randn(8, 5), [None, None], layout, needs=Needs.all([p]))
+
+
+def test_one_bias_alone_is_refused() -> None:
+    """The kernels would write the gradient of the other one over what comes next."""
+    for b_ih, b_hh in ((torch.zeros(20), None), (None, torch.zeros(20))):
+        with pytest.raises(PlaitError, match="give both b_ih and b_hh, or neither"):
+            FusedEngine().prepare(LSTM, Weights(torch.randn(20, 3), torch.randn(20, 5), b_ih, b_hh))
+
+
+def test_a_tape_of_other_weights_is_refused() -> None:
+    engine, layout = FusedEngine(), Layout(4, 2)
+    plain = engine.prepare(LSTM, Weights(torch.randn(20, 3), torch.randn(20, 5)))
+    projected = engine.prepare(LSTM, Weights(torch.randn(20, 3), torch.randn(20, 2), w_hr=torch.randn(2, 5)))
+    for p, other, found in ((plain, projected, "lacks"), (projected, plain, "has")):
+        _, tape = engine.recur(p, torch.randn(8, 20), None, layout)
+        with pytest.raises(PlaitError, match=f"the tape {found} the h before a projection"):
+            engine.recur_vjp(other, tape, None, [None, None])
+
+
+def test_weights_that_another_thread_prepared_are_refused() -> None:
+    """A thread could read panels that another one is packing, and both would use one workspace."""
+    engine, layout, x = FusedEngine(), Layout(4, 2), torch.randn(8, 3)
+    p = engine.prepare(LSTM, Weights(torch.randn(20, 3), torch.randn(20, 5)))
+    for _ in range(3):
+        engine.forward([p], x, None, layout, keep=False)
+    assert p.ready_calls
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(engine.forward, [p], x, None, layout, keep=False).exception()
+    assert isinstance(found, PlaitError)
+    assert "prepared by another Python thread" in str(found)
 
 
 class Longer(Cell):

@@ -1,8 +1,10 @@
 """A block in which the weights stand still; and that outside of it nobody guesses that they did."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 
 import pytest
 import torch
@@ -162,6 +164,37 @@ def test_a_parametrized_layer_is_packed_once_if_it_is_computed_once() -> None:
                 first = panels()
                 assert torch.equal(model(x)[0], expected)
                 assert panels() is first
+
+
+def test_other_strides_on_the_same_memory_are_seen_within_the_block() -> None:
+    model, x = plait.RNN(3, 40, engine="fused"), torch.randn(4, 1, 3)
+    with plait.packed(model), torch.no_grad():
+        for _ in range(3):  # the call is ready
+            before = model(x)[0]
+        model.weight_hh_l0.data = model.weight_hh_l0.data.t()
+        found = model(x)[0]
+    assert not torch.equal(found, before)
+    assert torch.equal(found, model(x)[0])
+
+
+def test_nothing_is_kept_after_the_block() -> None:
+    """Neither by a cycle of references, nor by a graph that was made within the block."""
+    model, x = layer(), torch.randn(4, 1, 3)
+    gc.disable()  # it would hide a cycle
+    try:
+        with plait.packed(model):
+            y, _ = model(x)
+            with torch.no_grad():
+                steps(model, x)
+            (held,) = [m._plait_held for m in model.modules()]
+            alive = [weakref.ref(p) for found in held.found.values() for p in found[2]]
+            assert any(p().ready_calls for p in alive)
+            del held
+        assert len(alive) == 4
+        assert [p() for p in alive] == [None] * 4
+    finally:
+        gc.enable()
+    y.sum().backward()
 
 
 def test_other_models_are_not_in_the_block() -> None:

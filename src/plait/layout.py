@@ -170,11 +170,12 @@ class Layout:
         return before
 
     # --- its parts
-    def cuts(self, steps: int) -> list[tuple[int, int]]:
-        """All steps in chunks: (first, end) of each. The last chunk may be shorter."""
+    def cuts(self, steps: int, reverse: bool = False) -> list[tuple[int, int]]:
+        """All steps in chunks, in the order of a walk: (first, end) of each. The last chunk may be shorter."""
         if steps < 1:
             raise PlaitError(f"chunks of {steps} steps: expected at least 1.")
-        return [(t, min(t + steps, self.T)) for t in range(0, self.T, steps)]
+        T, found = self.T, [(t, min(t + steps, self.T)) for t in range(0, self.T, steps)]
+        return [(T - t1, T - t0) for t0, t1 in found] if reverse else found
 
     def rows(self, t0: int, t1: int) -> slice:
         """The rows of the steps from t0 up to t1, not included."""

@@ -39,8 +39,13 @@ class Weights(NamedTuple):
         return cls(*first, params=tuple(tensors[rest:]))  # type: ignore[misc]
 
     @property
+    def places(self) -> tuple[Tensor | None, ...]:
+        """All that a direction may have, in torch's order; None for what it lacks. Then the cell's own."""
+        return (*self[:5], *self.params)
+
+    @property
     def tensors(self) -> list[Tensor]:
-        return [*[t for t in self[:5] if t is not None], *self.params]
+        return [t for t in self.places if t is not None]
 
     @property
     def names(self) -> list[str]:
@@ -49,17 +54,16 @@ class Weights(NamedTuple):
 
     def widths(self, cell: type[Cell]) -> list[int]:
         """Of the states: h has P, the others H."""
-        GH, P = self.w_hh.shape
-        return [P, *[GH // len(cell.gates)] * (len(cell.states) - 1)]
+        return [self.w_hh.shape[1], *[self.w_ih.shape[0] // len(cell.gates)] * (len(cell.states) - 1)]
 
 
 class Prepared:
-    """The weights of one direction, ready for any number of walks, and its sizes."""
+    """The weights of one direction, ready for any number of walks of one Python thread, and its sizes."""
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool) -> None:
         self.cell, self.weights, self.reverse = cell, weights, reverse
         self.H, self.P = weights.w_ih.shape[0] // len(cell.gates), weights.w_hh.shape[1]
-        self.widths = [self.P, *[self.H] * (len(cell.states) - 1)]  # of the states
+        self.widths = weights.widths(cell)  # of the states
 
     def room(self, layout: Layout, dt: float) -> Room:
         cell: Any = self.cell  # mypy takes a class's __hash__ for that of its objects
@@ -97,7 +101,8 @@ class Gradients(NamedTuple):
     x: Tensor | None
     states: list[Tensor]  # per state (D, B, .), if one was wanted
     weights: list[list[Tensor | None]]  # per direction, in their order
-    derivatives: list[Derivative]  # per direction, for `weight_gradients`; valid until the tape is used again
+    derivatives: list[Derivative]  # per direction; `weight_gradients` needs them if not all weights were wanted.
+    # An engine that has computed all gradients by itself may leave them out. Valid until the tape is used again
 
 
 States = Sequence[Tensor | None]
@@ -105,7 +110,7 @@ States = Sequence[Tensor | None]
 
 def check_source(source: Sequence[Tensor] | None, keep: bool) -> None:
     if keep and source is not None:
-        raise ValueError("a walk with a source keeps no tape: pass keep=False, and call linearise with its states.")
+        raise PlaitError("a walk with a source keeps no tape: pass keep=False, and call linearise with its states.")
 
 
 class Engine(ABC):
@@ -171,7 +176,7 @@ class Engine(ABC):
         before = [about.before_all(k) for k in range(len(states))]  # each row takes one step
         _, tape = self.recur(p, wx, before, Layout(1, layout.N), dt=dt)
         assert tape is not None
-        return Tape(layout, p.reverse, dt, state0, tape.states, tape.gates, tape.extra, tape.raw, states, tape.memory)
+        return Tape(layout, p.reverse, dt, state0, tape.states, tape.gates, tape.extra, tape.raw, states)
 
     # The products over whole sequences. Engines differ only in what computes them.
     def mm(self, a: Tensor, b: Tensor) -> Tensor:

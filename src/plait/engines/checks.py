@@ -58,9 +58,11 @@ def check_backward(
 def check_weights(p: Prepared) -> None:
     """Once, when they are prepared."""
     w, GH, H, P = p.weights, len(p.cell.gates) * p.H, p.H, p.P
+    if (w.b_ih is None) != (w.b_hh is None):
+        raise PlaitError("one bias of a direction is missing: give both b_ih and b_hh, or neither.")
     shapes = ((GH, w.w_ih.shape[-1]), (GH, H if w.w_hr is None else P), (GH,), (GH,), (P, H), *[(H,)] * len(w.params))
     names = (*OF_WEIGHTS, *[f"weight {name}" for name in p.cell.params])
-    check_shapes(zip(names, (*w[:5], *w.params), shapes, strict=True), w.w_ih)
+    check_shapes(zip(names, w.places, shapes, strict=True), w.w_ih)
 
 
 OF_WEIGHTS = tuple(f"weight {name}" for name in Weights._fields[:5])
@@ -116,6 +118,9 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
     check_count("d_ of the last states", d_last, p)
     if tape.reverse != p.reverse:
         raise PlaitError("the tape is of a walk in the other direction than the weights were prepared for.")
+    if (tape.raw is None) != (p.weights.w_hr is None):
+        has = "lacks" if tape.raw is None else "has"
+        raise PlaitError(f"the tape {has} the h before a projection, unlike its weights: use the weights of its walk.")
     E = trace(p.cell, tape.dt).extra
     found: list[Expected] = [("gates of the tape", tape.gates, (N, G * p.H))]
     found += [("extra of the tape", tape.extra, (N, E * p.H)), ("raw of the tape", tape.raw, (N, p.H))]

@@ -1,6 +1,7 @@
 """Kernels compiled for the CPU at hand: a layer, in all its directions, is one call forward and one back."""
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from .base import Derivative, Gradients, Needs, Prepared, States, Weights
 from .checks import check_backward, check_forward
 from .fused_walk import FusedWalk, Setup, steps_without_tape
 from .packed import Packed, packs_of
-from .shot import MOST_SHOTS, Shot
+from .ready_call import MOST_READY_CALLS, ReadyCall
 from .tape import Room
 from .way_back import WayBack, address, matrix, rows_of
 
@@ -38,13 +39,14 @@ class FusedEngine(FusedWalk):
         mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
         key = None
         if not keep and mine[0].lasting and layout.batch_sizes is None:
-            key = layout.T, layout.B, state0 is None, dt, threads.threads(), *map(id, mine[1:])  # a shot holds them
-            shot = mine[0].shots.get(key)
-            if shot is not None and shot.fits(x, state0):
-                return shot.run(x, state0)
+            others = map(id, mine[1:])  # a ready call keeps them alive
+            key = layout.T, layout.B, state0 is None, dt, threads.threads(), get_ident(), *others
+            ready = mine[0].ready_calls.get(key)
+            if ready is not None and ready.fits(x, state0):
+                return ready.run(x, state0)
         x = x.contiguous()
-        for q in mine if mine[0].lasting else ():
-            q.check_unchanged()
+        for q in mine:
+            q.check_usable()
         check_forward(mine, x, state0, layout)
         p, D, B, N = mine[0], len(mine), layout.B, layout.N
         y = pool.empty(x, *x.shape[:-1], D * p.P, exact=True)
@@ -63,8 +65,8 @@ class FusedEngine(FusedWalk):
         setup = self.forward_setup(mine, layout, dt, given is not None, D * p.P, B)
         kept = [pool.empty(x, room.total) for room in setup.rooms]
         addresses = self.launch(setup, mine, range(D), [0] * D, x, y, given, finals, kept, layout)
-        if key is not None and addresses is not None and len(p.shots) < MOST_SHOTS:
-            p.shots[key] = Shot(setup.program, addresses, mine, x, y, finals, kept)
+        if key is not None and addresses is not None and len(p.ready_calls) < MOST_READY_CALLS:
+            p.ready_calls[key] = ReadyCall(setup.program, addresses, mine, x, y, finals, kept)
         return y, finals, kept if keep else []
 
     def forward_setup(
@@ -94,8 +96,7 @@ class FusedEngine(FusedWalk):
         ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in ps]
         for group in [range(len(ps))] if layout.is_dense else [range(d, d + 1) for d in range(len(ps))]:
             some, begun = [ps[d] for d in group], stateful
-            for t0, t1 in layout.cuts(steps):
-                mine = [(layout.T - t1, layout.T - t0) if p.reverse else (t0, t1) for p in some]
+            for mine in zip(*[layout.cuts(steps, p.reverse) for p in some], strict=True):
                 chunk = layout.cut(*mine[0])
                 setup = self.forward_setup(some, chunk, dt, begun, y.shape[-1], layout.B)
                 memory = [pool.empty(x, room.total) for room in setup.rooms]
@@ -146,7 +147,7 @@ class FusedEngine(FusedWalk):
             return None
         was_ready = all(packs_of(ps, False))
         for q in ps:
-            q.done(False, with_w=not program.left)
+            q.mark_ready(False, with_w=not program.left)
         return addresses if was_ready and not program.left else None
 
     # --- a layer, backward
@@ -165,8 +166,8 @@ class FusedEngine(FusedWalk):
     ) -> Gradients:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]
         p, D, N, B = mine[0], len(mine), layout.N, layout.B
-        for q in mine if mine[0].lasting else ():
-            q.check_unchanged()
+        for q in mine:
+            q.check_usable()
         check_backward(mine, x, kept, p.room(layout, dt).total, d_rows, d_finals, layout)
         x, kept = x.contiguous(), [t.contiguous() for t in kept]
         if N == 0:
@@ -211,7 +212,7 @@ class FusedEngine(FusedWalk):
         program.run(addresses)
         if p.lasting:
             for q in mine:
-                q.done(True, with_w=needs.x and not any(left.name == "d_x" for left in program.left))
+                q.mark_ready(True, with_w=needs.x and not any(left.name == "d_x" for left in program.left))
         if form.K:
             for way, d_w in zip(ways, d_weights, strict=True):
                 for total, some in zip(way.d_params, d_w[-form.K :], strict=True):

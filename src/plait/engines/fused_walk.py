@@ -122,7 +122,7 @@ class FusedWalk(Engine):
         out: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Tensor], Tape | None]:
         q: Packed = p  # type: ignore[assignment]
-        q.check_unchanged()
+        q.check_usable()
         check_source(source, keep)
         check_recur(p, wx, state0, layout, source, out)
         wx, N, S = wx.contiguous(), layout.N, len(p.cell.states)
@@ -142,9 +142,8 @@ class FusedWalk(Engine):
         begun, made = state0 is not None, None
         h = out[0] if out[0] is not None and out[0].stride(1) == 1 else None  # the kernel writes h there by itself
         targets = [None if h is not None else out[0], *out[1:]]
-        for t0, t1 in layout.cuts(steps):
-            mine = (layout.T - t1, layout.T - t0) if p.reverse else (t0, t1)
-            chunk, rows = layout.cut(*mine), layout.rows(*mine)
+        for cut in layout.cuts(steps, p.reverse):
+            chunk, rows = layout.cut(*cut), layout.rows(*cut)
             memory = pool.empty(wx, p.room(chunk, dt).total)
             to = None if h is None else h[rows]
             self.recur_rows(q, wx[rows], last, begun, memory, chunk, dt, to, added and [t[rows] for t in added])
@@ -199,7 +198,7 @@ class FusedWalk(Engine):
             **named_weights(p, form, back=False),
         )
         program.run([address(layout.offsets), *direction.flat(form)])
-        p.done(False, with_w=False)
+        p.mark_ready(False, with_w=False)
 
     def recur_vjp(
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
@@ -207,7 +206,7 @@ class FusedWalk(Engine):
         q: Packed = p  # type: ignore[assignment]
         layout, S = tape.layout, len(p.cell.states)
         given = list(d_states or [None] * S)
-        q.check_unchanged()
+        q.check_usable()
         check_recur_vjp(p, tape, given, d_last)
         is_sourced = any(d is not None for d in given[1:])
         form, like = self.form(p, tape.dt, is_sourced), tape.gates
@@ -218,9 +217,9 @@ class FusedWalk(Engine):
                 d.zero_() if final is None else d.copy_(final)
             return way.derivative(), d_state0
         d_rows, stride = rows_of(given[0], like, p.P)
-        source = [
-            like.new_zeros(*s.shape) if d is None else d.contiguous() for d, s in zip(given, tape.states, strict=True)
-        ]
+        source = [d_rows] if is_sourced else []  # per state
+        for state, d_state in zip(tape.states[1:], given[1:] if is_sourced else (), strict=False):
+            source.append(torch.zeros_like(state) if d_state is None else d_state.contiguous())
         program = self.setup(
             lambda layer: layer.backward(stride=stride, needs_x=False, needs_states=True, needs=[NO_WEIGHTS]),
             layout,
@@ -244,12 +243,12 @@ class FusedWalk(Engine):
             initial=[t.data_ptr() for t in tape.initial],
             given=[address(t) for t in ends],
             last=[t.data_ptr() for t in d_state0],
-            source=[t.data_ptr() for t in source] if is_sourced else (),
+            source=[t.data_ptr() for t in source],
             d_params=[t.data_ptr() for t in way.d_params],
             **named_weights(q, form, back=True),
         )
         program.run([address(layout.offsets), *direction.flat(form)])
-        q.done(True, with_w=False)
+        q.mark_ready(True, with_w=False)
         return way.derivative(), d_state0
 
     def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:

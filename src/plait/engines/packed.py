@@ -1,5 +1,6 @@
 """The weights of a direction as the kernels read them: in panels (kernels/tile.py), and by their addresses."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..kernels.layer import Packs
 from ..kernels.target import Form
 from .base import Prepared, Weights
 from .checks import check_weights
-from .shot import Shot
+from .ready_call import ReadyCall
 
 NOT_LASTING, NO_PANELS = Packs(), [0, 0, 0]
 MOST_KINDS = 1024
@@ -24,13 +25,14 @@ class Packed(Prepared):
     """Panels of R, W and the projection, forward and back.
 
     If it is lasting, they have memory of their own, and a kernel packs them when it first needs them. Otherwise every
-    call packs them again, in its workspace.
+    call packs them again, in its workspace. It belongs to the Python thread that made it: another one could read the
+    panels while they are packed.
     """
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
         shapes: list[torch.Size | None] = []
         dtype, is_alike, is_contiguous = weights.w_ih.dtype, True, True
-        for t in (*weights[:5], *weights.params):
+        for t in weights.places:
             if t is None:
                 shapes.append(None)
             else:
@@ -48,26 +50,29 @@ class Packed(Prepared):
         if lasting:
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
-            self.shots: dict[tuple[Any, ...], Shot] = {}  # calls of the layer whose first direction this is
+            self.thread = threading.get_ident()
+            self.ready_calls: dict[tuple[Any, ...], ReadyCall] = {}  # of the layer whose first direction this is
 
-    def check_unchanged(self) -> None:
+    def check_usable(self) -> None:
         """After `w.data = ...` a weight may be shorter, or have another type or other strides: kernels would write past
         its end, or read the wrong numbers.
         """
-        for t, shape in zip((*self.weights[:5], *self.weights.params), self.shapes, strict=True):
+        if self.lasting and self.thread != threading.get_ident():
+            raise PlaitError("these weights were prepared by another Python thread: let each thread prepare its own.")
+        for t, shape in zip(self.weights.places, self.shapes, strict=True):
             if t is None:
                 continue
             if t.shape != shape or t.dtype is not self.dtype or not t.is_cpu or not t.is_contiguous():
                 now = f"{tuple(t.shape)} in {t.dtype} on {t.device} with strides {t.stride()}"
                 raise PlaitError(
                     f"a weight is {now}, and was {tuple(shape or ())} in {self.dtype} on cpu when it was prepared: "
-                    "run the layer forward again."
+                    "prepare the weights again."
                 )
 
     def packs(self, back: bool) -> Packs:
         return Packs(True, ("r", back) in self.ready, ("w", back) in self.ready) if self.lasting else NOT_LASTING
 
-    def done(self, back: bool, *, with_w: bool) -> None:
+    def mark_ready(self, back: bool, *, with_w: bool) -> None:
         """A kernel has now packed the panels that were not ready."""
         if self.lasting:
             self.ready.update([("r", back), ("w", back)] if with_w else [("r", back)])

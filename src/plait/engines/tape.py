@@ -57,7 +57,7 @@ class Tape:
             start = self.layout.B if self.reverse else 0
             return history(*parts)[start : start + self.layout.N]
         rows = self.layout.rows_before(self.reverse).to(parts[0].device)
-        return torch.cat(parts).index_select(0, rows)
+        return (history(*parts) if adjacent(*parts) else torch.cat(parts)).index_select(0, rows)
 
     def cut(self, t0: int, t1: int) -> "Tape":
         """The tape of the steps t0..t1: views. (Only initial states of ragged sequences in reverse may be a copy.)"""

@@ -14,17 +14,27 @@ class Held:
 
     def __init__(self) -> None:
         self.is_open = True
-        self.found: dict[tuple[object, ...], tuple[list[Tensor], list[int], list[Prepared]]] = {}
+        self.found: dict[tuple[object, ...], tuple[list[Tensor], list[object], list[Prepared]]] = {}
 
     def prepared(
         self, engine: str, layer: int, tensors: Sequence[Tensor], make: Callable[[], list[Prepared]]
     ) -> list[Prepared]:
-        """Those of these tensors. If a tensor was replaced, or its memory has moved, they are made again."""
-        key, places = (threading.get_ident(), engine, layer), [t.data_ptr() for t in tensors]
+        """Those of these tensors. If one has other memory, or another shape, type or strides, they are made again.
+
+        The tensors are kept, so no other one can get their memory. Their identity does not matter: backward may be
+        given others that share it.
+        """
+        key = threading.get_ident(), engine, layer
+        kinds: list[object] = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors]
         found = self.found.get(key)
-        if found is None or found[1] != places or not all(a is b for a, b in zip(found[0], tensors, strict=True)):
-            found = self.found[key] = list(tensors), places, make()
+        if found is None or found[1] != kinds:
+            found = self.found[key] = list(tensors), kinds, make()
         return found[2]
+
+    def close(self) -> None:
+        """Drops the prepared weights. A graph that was made in the block may outlive it, and still has this object."""
+        self.is_open = False
+        self.found.clear()
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of the model is not in the block."""
@@ -47,9 +57,10 @@ def packed(model: nn.Module) -> Iterator[None]:
             for x in steps:
                 y, state = model(x, state)
 
-    You promise that. If a weight changes within the block, the layer may use the old one until the block ends. If
-    another tensor takes the place of a weight (functional_call, load_state_dict(assign=True)), the layer uses it. When
-    the block ends, the packed weights are dropped.
+    You promise that no weight changes within the block. If one does, the layer may use the old numbers until the block
+    ends. If another tensor takes the place of a weight (functional_call, load_state_dict(assign=True)), the layer uses
+    it. When the block ends, the packed weights are dropped. Every Python thread packs its own. A model that
+    torch.compile has compiled packs them at each call, in the block as well.
 
     A parametrized weight is computed at each call, and so packed at each call; with torch's
     `torch.nn.utils.parametrize.cached()` around the block it is computed and packed once.
@@ -62,5 +73,5 @@ def packed(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, some in zip(mine, held, strict=True):
-            some.is_open = False
+            some.close()
             module.__dict__.pop("_plait_held", None)

@@ -1,11 +1,12 @@
 """A call that is made ready while the weights do not change: only a few of its addresses are new each time.
 
 For generation, one step after another of a small network, the Python around a kernel takes longer than the kernel. A
-shot belongs to one Python thread, because it has its own memory.
+ready call has one workspace, so only the Python thread that made it may run it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -15,10 +16,10 @@ from ..kernels.addresses import FIRST, OF_DIRECTION
 from ..kernels.program import Program
 
 X, ROWS = OF_DIRECTION.index("x"), OF_DIRECTION.index("rows")
-MOST_SHOTS = 16  # per layer: only a few shapes come again and again
+MOST_READY_CALLS = 16  # per layer: only a few shapes come again and again
 
 
-class Shot:
+class ReadyCall:
     """x, and initial states if the first call had some -> y, last states. It keeps no tape."""
 
     def __init__(
@@ -31,13 +32,17 @@ class Shot:
         finals: Sequence[Tensor],
         kept: Sequence[Tensor],
     ) -> None:
-        self.program, self.ps, self.kept, self.workspace = program, ps, kept, pool.workspace(program.bytes)
+        # what the addresses point to must stay alive. The first direction does: it has this call
+        self.others, self.kept = ps[1:], kept
+        self.program, self.workspace = program, pool.workspace(program.bytes)
         self.addresses = array("q", [self.workspace.address, *addresses])
         self.at = self.addresses.buffer_info()[0]
         self.S, self.each, self.D = len(finals), len(OF_DIRECTION) + 2 * program.form.K, len(kept)
         self.width, self.size = y.shape[-1], x.element_size()
         self.of_x, self.dtype = x.shape, x.dtype
         self.of_finals = [f.shape for f in finals]
+        is_large = max(t.nbytes for t in (y, *finals)) >= pool.LEAST
+        self.new: Callable[..., Tensor] = partial(pool.empty, exact=True) if is_large else Tensor.new_empty
 
     def fits(self, x: Tensor, state0: Sequence[Tensor] | None) -> bool:
         """If not, the usual way reports what is wrong."""
@@ -53,7 +58,8 @@ class Shot:
         return True
 
     def run(self, x: Tensor, state0: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        y, finals = x.new_empty(*x.shape[:-1], self.width), [x.new_empty(shape) for shape in self.of_finals]
+        y = self.new(x, *x.shape[:-1], self.width)
+        finals = [self.new(x, *shape) for shape in self.of_finals]
         addresses, S = self.addresses, self.S
         for k, s in enumerate(state0 or ()):
             addresses[FIRST + k] = s.data_ptr()
