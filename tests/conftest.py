@@ -3,6 +3,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -75,3 +76,13 @@ def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def dynamo() -> Iterator[ModuleType]:
+    """torch.compile, as it is in a new process."""
+    import torch._dynamo as dynamo
+
+    dynamo.reset()
+    yield dynamo
+    dynamo.reset()

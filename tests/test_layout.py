@@ -37,7 +37,7 @@ def test_a_dense_layout() -> None:
     assert (layout.N, layout.is_dense, layout.batch_sizes, layout.offsets) == (12, True, None, None)
     assert (layout.sizes, layout.starts, layout.lengths.tolist()) == ([3] * 4, [0, 3, 6, 9], [4] * 3)
     assert layout.permutation is layout.inverse is None
-    assert layout.packed(torch.zeros(12, 2)).batch_sizes.tolist() == [3] * 4
+    assert layout.packed_sequence(torch.zeros(12, 2)).batch_sizes.tolist() == [3] * 4
     assert Layout(0, 3).N == 0
     assert Layout(0, 3).lengths.tolist() == [0] * 3
 
@@ -69,7 +69,7 @@ def test_rows_are_those_of_torch(lengths: list[int], more: int, batch_first: boo
     layout = Layout.of_lengths(lengths, T, B)
     x = torch.arange(T * B).view(B, T, 1) if batch_first else torch.arange(T * B).view(T, B, 1)
     expected = pack_padded_sequence(x, torch.tensor(lengths), batch_first, enforce_sorted=False)
-    found = layout.packed(x.flatten(0, 1)[layout.places(T, batch_first)])
+    found = layout.packed_sequence(x.flatten(0, 1)[layout.places(T, batch_first)])
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
     assert (max(lengths), B, sum(lengths)) == (layout.T, layout.B, layout.N)

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class PlaitError(ValueError):
-    """A mistake that the user can mend. The command line prints it without a traceback and exits with 2."""
+    """A mistake that the user can correct. The command line prints it without a traceback and exits with 2."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:

@@ -141,7 +141,7 @@ class Layout:
         """Where each row is in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
         return self.sequence * T + self.step if batch_first else self.step * self.B + self.sequence
 
-    def packed(self, rows: Tensor) -> PackedSequence:  # (N, .)
+    def packed_sequence(self, rows: Tensor) -> PackedSequence:  # (N, .)
         sizes = torch.tensor(self.sizes, device="cpu") if self.batch_sizes is None else self.batch_sizes
         if self.permutation is None or self.inverse is None:
             return PackedSequence(rows, sizes)

@@ -56,7 +56,7 @@ def tuned(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def begin(threads: int) -> None:
-    """It ends without a word when its parent does, or when Ctrl-C is pressed: the parent has said what there is."""
+    """It ends silently with its parent, or on Ctrl-C: the parent prints the message."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    libc.function("prctl", ctypes.c_int, ctypes.c_ulong)(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.find("prctl", ctypes.c_int, ctypes.c_ulong)(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(threads)

@@ -34,7 +34,7 @@ class Draw:
         self.x = torch.randn(self.T, self.B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
         alive = torch.arange(self.T).unsqueeze(1) < lengths
         self.d_y = torch.randn(self.T, self.B, H) * alive.unsqueeze(2)
-        self.rows = Layout.of_lengths(lengths).packed(torch.randn(self.N, H, requires_grad=True))
+        self.rows = Layout.of_lengths(lengths).packed_sequence(torch.randn(self.N, H, requires_grad=True))
         self.d_rows = torch.randn(self.N, H)
         steps = max(1, round(self.N / self.B))
         self.dense_x, self.dense_d_y = torch.randn(2, steps, self.B, H)

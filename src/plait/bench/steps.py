@@ -130,7 +130,7 @@ def extra_memory(step: Step) -> float | None:
 
 
 def give_back() -> Callable[[int], Any] | None:
-    return libc.function("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
+    return libc.find("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
 
 
 def pages(step: Step, repeats: int) -> tuple[float, float] | tuple[None, None]:

@@ -1,4 +1,10 @@
-"""The table of engines. Each has a file of its own, which is imported when it is first used."""
+"""Who runs the recurrence of a layer.
+
+names()          the engines that there are; `plait engines` says which of them can run here, and why not
+get(name)        one of them. Its `why_not(cell, dtype, device)` is None, or a sentence
+
+Each has a file of its own, which is imported when it is first used.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -24,11 +30,13 @@ AUTO = ("fused", "torch")  # what `auto` tries, best first
 
 
 def names() -> list[str]:
+    """All engines, whether they can run here or not: `get(name).why_not(...)` tells."""
     return list(ENGINES)
 
 
 @cache
 def get(name: str) -> Engine:
+    """The engine of that name. There is one of each."""
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     module, attribute = ENGINES[name]

@@ -45,13 +45,13 @@ def check_backward(
     S, D, w = len(ps[0].cell.states), len(ps), ps[0].weights.w_ih
     if len(kept) != D or len(d_finals) != S:
         counts = f"{len(kept)} and {len(d_finals)} tensors"
-        raise PlaitError(f"what was kept and d_ of the last states are {counts}: expected {D} and {S}.")
+        raise PlaitError(f"the saved tensors and the gradients of the last states are {counts}: expected {D} and {S}.")
     layout.check_rows(x, w.shape[1])
-    found: list[Expected] = [("input", x, x.shape), *[("what was kept", t, (total,)) for t in kept]]
-    found.append(("d_ of the output", d_rows, (*x.shape[:-1], D * ps[0].P)))
+    found: list[Expected] = [("input", x, x.shape), *[("a saved tensor", t, (total,)) for t in kept]]
+    found.append(("the gradient of the output", d_rows, (*x.shape[:-1], D * ps[0].P)))
     for k, d in enumerate(d_finals):
         if d is not None:
-            found.append((f"d_ of the last state {ps[0].cell.states[k]}", d, (D, layout.B, ps[0].widths[k])))
+            found.append((f"the gradient of the last state {ps[0].cell.states[k]}", d, (D, layout.B, ps[0].widths[k])))
     check_shapes(found, w)
 
 
@@ -83,9 +83,7 @@ def check_shapes(found: Iterable[Expected], like: Tensor) -> None:
     for name, t, shape in found:
         if t is not None and (t.shape != shape or t.dtype is not dtype or not t.is_cpu):
             kind = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
-            raise PlaitError(
-                f"{name} is {kind}: expected {tuple(shape)} in {dtype} on the CPU, to go with the rest of the layer."
-            )
+            raise PlaitError(f"{name} is {kind}: expected {tuple(shape)} in {dtype} on the CPU, as the weights are.")
 
 
 # --- one direction ---------------------------------------------------------------------------------------------------
@@ -114,8 +112,8 @@ def check_count(name: str, states: States | None, p: Prepared) -> None:
 
 def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -> None:
     N, B, G = tape.layout.N, tape.layout.B, len(p.cell.gates)
-    check_count("d_ of the states", d_states, p)
-    check_count("d_ of the last states", d_last, p)
+    check_count("gradients of the states", d_states, p)
+    check_count("gradients of the last states", d_last, p)
     if tape.reverse != p.reverse:
         raise PlaitError("the tape is of a walk in the other direction than the weights were prepared for.")
     if (tape.raw is None) != (p.weights.w_hr is None):
@@ -132,5 +130,8 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
     for k, (state, width) in enumerate(zip(p.cell.states, p.widths, strict=True)):
         found += [(f"state {state} of the tape", t, (N, width)) for t in (tape.states[k], tape.path[k])]
         found.append((f"initial state {state} of the tape", tape.initial[k], (B, width)))
-        found += [(f"d_ of {state}", d_states[k], (N, width)), (f"d_ of the last {state}", d_last[k], (B, width))]
+        found += [
+            (f"the gradient of {state}", d_states[k], (N, width)),
+            (f"the gradient of the last {state}", d_last[k], (B, width)),
+        ]
     check_shapes(found, p.weights.w_ih)

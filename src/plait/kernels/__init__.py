@@ -26,4 +26,5 @@ split        whether the threads share the batch or the units
 threads      torch's own threads, which run the kernels
 pool         memory that survives a step
 free_memory  how much memory the system has left
+libc         calls of the C library, most of them about memory
 """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .target import Form
 
-WORKSPACE, BOUNDS, FIRST = 0, 1, 2  # the first addresses of any call
+WORKSPACE, STARTS, FIRST = 0, 1, 2  # the first addresses of any call; STARTS: the first row of each step
 
 
 class Where(NamedTuple):
@@ -38,7 +38,7 @@ class Table(ABC):
 
 @dataclass(frozen=True)
 class OfLayer(Table):
-    """bounds, per state given, per state last; then per direction: OF_DIRECTION, params, d_params
+    """starts, per state given, per state last; then per direction: OF_DIRECTION, params, d_params
 
     given and last are (D, B, .): the states that the walk starts from, or 0, and the place for those that it ends with.
     """
@@ -126,7 +126,7 @@ BY_STATE, BY_PARAM = Direction._fields.index("states"), Direction._fields.index(
 
 @dataclass(frozen=True)
 class OfWalk(Table):
-    """bounds, then the fields of Direction"""
+    """starts, then the fields of Direction"""
 
     form: Form
 

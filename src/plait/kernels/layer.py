@@ -13,7 +13,11 @@ from .records.product import APART, BIAS
 from .schedule import Schedule
 from .target import Form
 
-SMALL, THIN, LONG, PANELS = 1 << 21, 24, 384, 1 << 21  # multiplications, columns, terms of a sum, numbers
+# Which products the launch computes, and not torch.mm: see `ours`
+SMALL = 1 << 21  # multiplications: all with fewer
+THIN = 24  # columns: all with fewer
+LONG = 384  # terms of a sum, and rows: those with as many or more,
+PANELS = 1 << 21  # numbers of the weights: if there are not more
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
 
 
@@ -164,7 +168,7 @@ class Layer:
             if not (back and name == "WX"):
                 program.point(at + getattr(WALK, name), Where(d, name.lower()))
         if not self.layout.is_dense:
-            program.bounds(at + WALK.STARTS)
+            program.point_to_starts(at + WALK.STARTS)
         for k in range(form.S):
             program.point(at + WALK.STATES + k, Where(d, "states", k=k))
             program.point(at + WALK.INITIAL + k, Where(d, "initial", k=k))

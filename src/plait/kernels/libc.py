@@ -1,4 +1,4 @@
-"""What the system does with the memory of the process, when it is told to by the C library. Only Linux is told."""
+"""Calls of the C library, most of them about memory. On systems other than Linux they do nothing."""
 
 import ctypes
 import mmap
@@ -12,7 +12,7 @@ MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
 
 
 @cache
-def function(name: str, *arguments: Any) -> Any:
+def find(name: str, *arguments: Any) -> Any:
     """A function of the C library, or None where there is none."""
     found = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if found is not None:
@@ -33,12 +33,12 @@ def drop_pages(start: int, size: int) -> None:
 
 def advise(start: int, size: int, page: int, advice: int) -> None:
     """What the system is to do with the whole pages of some memory."""
-    if madvise := function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int):
+    if madvise := find("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int):
         first, last = -(-start // page) * page, (start + size) // page * page
         madvise(first, last - first, advice)
 
 
 def trim() -> None:
     """malloc gives the memory that was freed back to the system."""
-    if malloc_trim := function("malloc_trim", ctypes.c_size_t):
+    if malloc_trim := find("malloc_trim", ctypes.c_size_t):
         malloc_trim(0)

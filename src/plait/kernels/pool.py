@@ -30,7 +30,7 @@ LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that i
 LEAST_WORKSPACE = 1 << 20  # bytes
 LOOKED_AT = 32  # blocks of a shelf that are tried
 TWICE = 8  # shelves from a size to twice that size
-MOST_LARGER = 16  # times what a call needs: a larger workspace is not for it
+MOST_LARGER = 16  # times what a call needs: a workspace that is larger stays free for other calls
 IDLE = 10.0  # seconds without use before a block goes back to the system
 NAME = "plait pool"  # of the thread that gives blocks back
 PLAIN = (Tensor, nn.Parameter)  # other kinds of tensors may have no memory of their own
@@ -245,12 +245,10 @@ class Pool:
                 self.shelves.pop(key, None)
 
     def release(self) -> int:
-        """Gives the blocks that nobody uses back to the system -> bytes, with the small workspaces.
-
-        A block that tensors use is freed with the last of them. A workspace that a call uses comes back to the pool.
-        """
+        """-> bytes that were free. A block in use is freed with its last tensor; a workspace in use comes back."""
         blocks = [*self.blocks(), *self.small]
         self.shelves, self.small = {}, []
+        self.made = self.held = 0
         released = sum(block.size for block in blocks if block.is_free())
         del blocks
         libc.trim()
@@ -267,7 +265,18 @@ def discard(block: Block | None) -> None:
 
 
 _pool = Pool()
-empty, empty_like, release = _pool.empty, _pool.empty_like, _pool.release
+empty, empty_like = _pool.empty, _pool.empty_like
 workspace, put = _pool.workspace, _pool.put
+
+
+def release() -> int:
+    """Gives the memory that plait keeps for the next step back to the system, and returns how many bytes that was.
+
+    Tensors that you still have are not touched. Without this call, memory goes back by itself when it was not used for
+    10 seconds. The next step takes what it needs again, and so it is a little slower.
+    """
+    return _pool.release()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]

@@ -10,14 +10,14 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import compiler, pool, records, threads
-from .addresses import BOUNDS, WORKSPACE, Table, Where
+from .addresses import STARTS, WORKSPACE, Table, Where
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import walk as WALK
 from .target import Form
 
 CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
-FEW_BYTES = 3 << 18  # bytes of rows that are not cut: panels that are read twice cost more
+FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
 
@@ -60,8 +60,8 @@ class Program:
         number, before = self.table.find(where)
         self.slots.append((word, number, (before + where.numbers) * self.form.target.size))
 
-    def bounds(self, word: int) -> None:
-        self.slots.append((word, BOUNDS, 0))
+    def point_to_starts(self, word: int) -> None:
+        self.slots.append((word, STARTS, 0))
 
     def reserve(self, word: int, numbers: int) -> None:
         """Memory for the time of the call; the word will be its address."""
@@ -187,7 +187,7 @@ class Program:
         words[LAUNCH.TEAM], words[LAUNCH.YIELD] = threads.team_size(), threads.sched_yield()
         words[LAUNCH.BACK], words[LAUNCH.MULTIPLY] = self.back, self.shared["plait_multiply"]
         self.inner += [(LAUNCH.FIRST_WALK, 8 * self.walks[0]), (LAUNCH.FIRST_PRODUCT, 8 * self.products[0])]
-        self.inner.append((LAUNCH.BOUNDS, 8 * len(words)))
+        self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
         words += bounds
         head = -(-len(words) * 8 // self.form.target.size // 64) * 64  # the block comes first in the workspace
         for word, before in self.reserved:

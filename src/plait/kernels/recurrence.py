@@ -248,7 +248,7 @@ def blocks_of(walk):
 @compiled(2)
 def walk_slices(launch, back):
     """Takes slice after slice, each with all its steps, until none is left."""
-    walks, first, bounds = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), get(launch, LAUNCH.BOUNDS)
+    walks, first, bounds = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), get(launch, LAUNCH.SLICE_BOUNDS)
     items, item = walks * get(launch, LAUNCH.SLICES), ticket(launch, LAUNCH.SLICE_TAKEN)
     while item < items:
         walk, place = first + item % walks * WALK.WALK_SIZE * 8, item // walks

@@ -47,7 +47,7 @@ class Target:
     vectors: int = 2
     chunk: int = 0  # rows of the batch that are computed together, 0 for all
     apart: bool = False  # element-wise work after all products of a step, not after each
-    ahead: int = 8192  # bytes: weights that come from far away are asked for so early, into the second cache; 0: not
+    ahead: int = 8192  # bytes: weights are prefetched that far ahead, into the second cache; 0: not at all
 
     @property
     def size(self) -> int:

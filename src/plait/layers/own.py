@@ -67,7 +67,10 @@ def check_projection(cell: type[Cell], proj_size: int) -> None:
 class ImplicitGRU(CellLayer):
     """A GRU that takes an implicit step: h' = (h + (1 - z) n) / (1 + (1 - z)).
 
-    Arguments and parameters are torch.nn.GRU's.
+        layer = plait.ImplicitGRU(input_size, hidden_size, num_layers=1, bias=True, batch_first=False, ...)
+        y, h = layer(x, hx=None, lengths=None)
+
+    Arguments and parameters are those of plait.GRU.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

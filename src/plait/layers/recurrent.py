@@ -40,6 +40,13 @@ class Recurrent(nn.RNNBase):
     def forward(
         self, input: Tensor | PackedSequence, hx: State | None = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[Any, State]:
+        """As torch.nn's: the outputs of all steps, and the last states.
+
+        input: (T, B, I), or (B, T, I) with batch_first, or (T, I) without a batch, or a PackedSequence
+        hx: the initial states, zeros if they are left out
+        lengths: (B,), if the sequences of a padded batch have different lengths. Each runs to its own end. The outputs
+        beyond it are zero, and the last states are those at its end.
+        """
         if lengths is not None:
             return self._plait_lengths(input, hx, lengths)
         cell = self._plait_cell
@@ -80,7 +87,7 @@ class Recurrent(nn.RNNBase):
         find = torch.compiler.disable(laid_out) if torch.compiler.is_compiling() else laid_out
         layout, rows = find(lengths, T, B, self.batch_first)
         rows = rows.to(input.device)
-        y, state = self.forward(layout.packed(input.flatten(0, 1).index_select(0, rows)), hx)
+        y, state = self.forward(layout.packed_sequence(input.flatten(0, 1).index_select(0, rows)), hx)
         padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)
         return padded.unflatten(0, input.shape[:2]), state
 

@@ -20,29 +20,44 @@ class Twin(Recurrent):
 
 
 class RNN(Twin, nn.RNN):
-    """torch.nn.RNN, run by one of plait's engines.
+    """torch.nn.RNN, run by one of plait's engines. Arguments, parameters and results are the same.
 
-    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
-    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
-    padded batch.
+        layer = plait.RNN(
+            input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
+            bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+        )
+        y, h = layer(x, hx=None, lengths=None)
+
+    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
+    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
     """
 
 
 class LSTM(Twin, nn.LSTM):
-    """torch.nn.LSTM, run by one of plait's engines.
+    """torch.nn.LSTM, run by one of plait's engines. Arguments, parameters and results are the same.
 
-    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
-    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
-    padded batch.
+        layer = plait.LSTM(
+            input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
+            bidirectional=False, proj_size=0, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+        )
+        y, (h, c) = layer(x, hx=None, lengths=None)
+
+    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
+    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
     """
 
 
 class GRU(Twin, nn.GRU):
-    """torch.nn.GRU, run by one of plait's engines.
+    """torch.nn.GRU, run by one of plait's engines. Arguments, parameters and results are the same.
 
-    The arguments, parameters and results are the same. There are more arguments: `engine` (see `plait engines`),
-    `solver` (how a sequence is solved over time), and in calls `lengths=`, for sequences of different lengths in a
-    padded batch.
+        layer = plait.GRU(
+            input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
+            bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+        )
+        y, h = layer(x, hx=None, lengths=None)
+
+    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
+    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
     """
 
 
@@ -65,7 +80,10 @@ def accelerate(model: Model, engine: str = "auto") -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Undoes `accelerate`, also for layers made as plait.LSTM and so on. (ImplicitGRU, which torch lacks, stays.)"""
+    """Undoes `accelerate`, also for layers made as plait.LSTM and so on, and returns the model.
+
+    Layers of cells that torch lacks (ImplicitGRU, and your own) stay as they are.
+    """
     for module in model.modules():
         if _swap(module, {ours: theirs for theirs, ours in TWINS.items()}):
             for name in ("engine", "solver"):

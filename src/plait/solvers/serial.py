@@ -11,6 +11,8 @@ from .base import Solver
 
 
 class Serial(Solver):
+    """One step after another: exact, and the default. `plait.LSTM(8, 32, solver=plait.Serial())`"""
+
     text = "serial"
 
     @classmethod

@@ -31,6 +31,6 @@ class LanguageModel(nn.Module):
             y, state = self.rnn(x.unflatten(0, (layout.T, layout.B)), state)
             y = y.flatten(0, 1)
         else:
-            packed, state = self.rnn(layout.packed(x), state)
+            packed, state = self.rnn(layout.packed_sequence(x), state)
             y = packed.data
         return self.dropout(y), state

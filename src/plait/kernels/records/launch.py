@@ -11,7 +11,7 @@ WHOLE = 9  # the number of the first product of a whole sequence
 ROUNDS = 10  # number of rounds of those: a round begins when the one before has ended
 MULTIPLY = 11  # address of plait_multiply, which computes them
 SLICES = 12  # into how many slices the batch is cut
-BOUNDS = 13  # address of the first sequence of each slice, and the end of the last
+SLICE_BOUNDS = 13  # address of the first sequence of each slice, and the end of the last
 WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of the memory of the threads, bytes for each thread
 # tickets: pieces of work that were taken, and that are done
 READY_TAKEN, SLICE_TAKEN, MEMBER = 16, 17, 18

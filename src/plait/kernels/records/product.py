@@ -10,10 +10,8 @@ from . import MOST_GATES
 SIZE, WIDTH, TILE_ROWS = 0, 1, 2  # bytes of a number, columns of a block, rows of a tile
 LANES = 3  # columns for which a tile of one vector is enough; 0 if all tiles have only one
 ROW_CHUNK = 4  # rows that are computed together, 0 for all
-TILE, TILE_ON = (
-    5,
-    6,
-)  # addresses of a tile that starts from the first line of the panel, and of one that adds on
+TILE = 5  # address of a tile whose sums start from the first line of the panel
+TILE_ON = 6  # address of one that adds to the results that are there
 MULTIPLY_ROWS = 7  # address of plait_rows
 OWNER = 8  # the record that is passed to the leaf that gets the results: the walk, or this product
 TOUCH = 9  # address of the leaf that prefetches the memory for the results, or 0

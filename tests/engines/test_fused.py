@@ -383,17 +383,17 @@ def test_the_ops_of_a_fitting_call_run(back) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("x", lambda x: x[:3], r"input of shape \(3, 2, 3\): expected 6|what was kept is"),
+        ("x", lambda x: x[:3], r"input of shape \(3, 2, 3\): expected 6|a saved tensor is"),
         ("x", lambda x: x[:, :1], r"input of shape \(4, 1, 3\): expected 8 rows of 3"),
         ("x", lambda x: x.double(), r"input is .*float64 .* expected \(4, 2, 3\) in torch.float32"),
         ("tensors", lambda ts: [ts[0], ts[1][:, :2], *ts[2:]], r"weight w_hh is \(20, 2\)"),
         ("tensors", lambda ts: [t[:-1] for t in ts], r"weight w_ih is \(19, 3\) .* expected \(16, 3\)"),
-        ("kept", lambda ts: [ts[0][:-1]], r"what was kept is \(\d+,\) .* expected \(\d+,\)"),
-        ("kept", lambda ts: [ts[0].double()], r"what was kept is .*float64"),
+        ("kept", lambda ts: [ts[0][:-1]], r"a saved tensor is \(\d+,\) .* expected \(\d+,\)"),
+        ("kept", lambda ts: [ts[0].double()], r"a saved tensor is .*float64"),
         ("kept", lambda ts: [], r"0 and 2 tensors: expected 1 and 2"),
-        ("d_rows", lambda d: d[:3], r"d_ of the output is \(3, 2, 5\) .* expected \(4, 2, 5\)"),
-        ("d_rows", lambda d: d.half(), r"d_ of the output is .*float16"),
-        ("d_finals", lambda ds: [ds[0][:, :1], ds[1]], r"d_ of the last state h is \(1, 1, 5\)"),
+        ("d_rows", lambda d: d[:3], r"the gradient of the output is \(3, 2, 5\) .* expected \(4, 2, 5\)"),
+        ("d_rows", lambda d: d.half(), r"the gradient of the output is .*float16"),
+        ("d_finals", lambda ds: [ds[0][:, :1], ds[1]], r"the gradient of the last state h is \(1, 1, 5\)"),
         ("d_finals", lambda ds: ds[:1], r"1 and 1 tensors: expected 1 and 2"),
     ],
 )

@@ -250,15 +250,6 @@ def test_functional_call_sees_other_tensors_and_func_grad_them(engine: str) -> N
 
 
 # --- torch.compile ----------------------------------------------------------------------------------------------------
-@pytest.fixture
-def dynamo():
-    import torch._dynamo as dynamo
-
-    dynamo.reset()
-    yield dynamo
-    dynamo.reset()
-
-
 class Wrapped(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

@@ -685,15 +685,6 @@ def test_jvp_says_why_not(engine: str) -> None:
 
 
 # --- torch.compile ---------------------------------------------------------------------------------------------------
-@pytest.fixture
-def dynamo():
-    import torch._dynamo as dynamo
-
-    dynamo.reset()
-    yield dynamo
-    dynamo.reset()
-
-
 class Wrapped(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
