@@ -4,19 +4,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two tests at a time, with one thread each. Tests of threads ask for more by themselves.
-AT_ONCE := OMP_NUM_THREADS=1
 
 .PHONY: train test test-slow clean
 
 train: $(VENV)/installed
 	$(BIN)/plait train forecast
 
+# Two tests at a time, with one thread each. Tests of threads ask for more by themselves.
 test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(AT_ONCE) $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m slow
