@@ -78,6 +78,19 @@ REFUSED = [
 ]
 
 
+def test_a_file_with_a_dataclass_and_the_name_of_a_module(plait, empty_folder: Path) -> None:
+    """dataclasses look for the module of a class; and the file must not take the place of that module."""
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom plait import Cell\n"
+    text += "@dataclass\nclass Config:\n    a: float = 3.0\n"
+    text += "class Scaled(Cell):\n    gates, states = ('a',), ('h',)\n"
+    text += "    def step(wx, rh, state, ops):\n        return ops.tanh(wx[0] + rh[0]) * Config().a\n"
+    Path("json.py").write_text(text)
+    code, out, err = plait("equations", "json.py:Scaled")
+    assert (code, err) == (0, "")
+    assert "3.0" in out
+    assert hasattr(sys.modules["json"], "dumps")
+
+
 @pytest.mark.parametrize(("name", "sentence"), REFUSED, ids=[name for name, _ in REFUSED])
 def test_what_is_wrong_with_a_file_is_said(refused, mine: Path, name: str, sentence: str) -> None:
     folder = mine.parents[1]

@@ -316,7 +316,7 @@ WHY = [
     ("a = ops.where(a, a, a)", "ops.where needs a comparison of values as its first argument, such as x > 0"),
     ("a = ops.where(True, a, a)", "ops.where needs a comparison of values"),
     ("a = a + '1'", "str is neither a number nor a value of the step"),
-    ("a = wx[7]", "IndexError: list index out of range"),
+    ("a = wx[7]", "IndexError: tuple index out of range"),
 ]
 
 
@@ -390,3 +390,33 @@ def test_infinity_and_nan_are_numbers_of_a_text() -> None:
 def test_choosy_uses_every_rule_that_the_others_do_not() -> None:
     text = trace(Choosy).step + trace(Decay).step
     assert all(f"{op}(" in text for op in ("exp", "log", "sqrt", "abs", "softplus", "maximum", "minimum", "where"))
+
+
+class FixedPoint(Cell):
+    """A loop that is written out: thousands of nodes, one behind another."""
+
+    gates, states = ("a",), ("h",)
+
+    def step(wx, rh, state, ops):
+        v, a = state[0], wx[0] + rh[0]
+        for _ in range(1000):
+            v = 0.5 * v + 0.25 * (a - v)
+        return v
+
+
+def test_a_long_step_can_be_traced() -> None:
+    step = compiled(trace(FixedPoint).step, floats)
+    h, a = 2.0, 0.5
+    for _ in range(1000):
+        h = 0.5 * h + 0.25 * (a - h)
+    assert step(0.25, 0.25, 2.0)[0] == h
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1.0, 3.0), (2.0, 2.0)])
+def test_a_choice_between_numbers_is_made_before_there_are_values(limit: float, expected: float) -> None:
+    def step(wx, rh, state, ops):
+        return ops.where(ops.sqrt(2.0) > limit, wx[0] + rh[0], rh[0])
+
+    found = trace(make(step=step))
+    assert "where" not in found.step
+    assert compiled(found.step, floats)(1.0, 2.0, 7.0)[0] == expected

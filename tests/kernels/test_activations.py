@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import plait
 from plait.bench import functions
 from plait.bench.functions import ABOVE, BELOW, FUNCTIONS, H, Worst, alone, drawn, on_kernel, sweep
 from plait.cells import Cell
 from plait.cells.ops import tensors
+from plait.kernels.target import host
 
 # In units of the last place. (sigmoid in float32 is exact to 1, not to its size.)
 PLACES = {"tanh": 5.0, "sigmoid": 3.0, "exp": 1.0, "log": 1.0, "sqrt": 0.5, "softplus": 2.0}
@@ -120,3 +122,31 @@ def test_a_function_that_is_off_is_noticed(monkeypatch) -> None:
     """The measure itself: a result that is wrong by two last places is seen as such."""
     monkeypatch.setattr(functions, "on_kernel", lambda cell, x: torch.exp(x) * (1 + 2 * 2.0**-23))
     assert 2.0 <= sweep("exp", 1.0, 100003, negative=False)[1].places <= 5.0
+
+
+FUSES = host().machine in ("aarch64", "arm64") or "fma" in host().features
+
+
+@pytest.mark.skipif(not FUSES, reason="this processor has no instruction for a * b + c")
+def test_gates_can_be_shut_and_opened() -> None:
+    """Near 0 and 1 is not enough: a state that should stay would fade over thousands of steps."""
+    first, last = (torch.tensor(v).view(torch.int32).item() for v in (7.0, 20.0))
+    x = torch.arange(first, last, 5, dtype=torch.int32).view(torch.float32)
+    x = torch.cat([x[: len(x) // H * H], torch.tensor([1e9, math.inf] + [20.0] * (H - 2))])
+    far = x >= 8
+    for function, below in (("tanh", -1.0), ("sigmoid", 0.0)):
+        for sign, limit in ((1, 1.0), (-1, below)):
+            y = on_kernel(alone(function), (2 if function == "sigmoid" else 1) * sign * x)
+            assert (y[far] == limit).all()
+            assert y.min() >= below
+            assert y.max() <= 1.0
+
+
+def test_an_open_gate_keeps_a_state_for_thousands_of_steps() -> None:
+    layer, zero = plait.LSTM(1, 1, engine="fused"), torch.zeros(1, 1, 1)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.zero_()
+        layer.bias_ih_l0.copy_(torch.tensor([-1e9, 1e9, 0.0, 0.0]))  # i shut, f open
+        c = layer(torch.zeros(5000, 1, 1), (zero, zero + 2.0))[1][1]
+    assert c.item() == 2.0

@@ -421,3 +421,76 @@ def test_untraced_within_torch_compile(dynamo) -> None:
         compiled = torch.compile(model, backend="aot_eager")
         found = run_compiled(compiled, model, given, hx)
         assert deviation(found, run_compiled(model, model, given, hx))[0] <= 1e-5
+
+
+# --- what a step reads from outside, and steps that are just wrong ----------------------------------------------------
+FACTOR = 0.5
+
+
+class Scaled(plait.Cell):
+    """It reads a global, and writes in place where there are arrays."""
+
+    gates, states = ("a",), ("h",)
+
+    def step(wx, rh, state, ops):
+        (h,) = state
+        h += ops.tanh(wx[0] + rh[0]) * FACTOR
+        return h
+
+
+def test_all_derivatives_are_of_the_text_that_was_traced(monkeypatch) -> None:
+    """A global that changes later changes none of them; and the text writes nothing in place."""
+    layer = plait.layer(Scaled, I, H, dtype=torch.float64)
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+
+    def derivatives() -> list[Tensor]:
+        y, _ = layer(x)
+        (d_x,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return [y, d_x, *torch.autograd.grad(d_x.square().sum(), x)]
+
+    before = derivatives()
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    for a, b in zip(derivatives(), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def wrong(step) -> type[plait.Cell]:
+    return type("Wrong", (plait.Cell,), {"gates": ("a",), "states": ("h",), "step": step})
+
+
+def returns_nothing(wx, rh, state, ops):
+    ops.tanh(wx[0] + rh[0])
+
+
+def asks_for_a_gate_too_many(wx, rh, state, ops):
+    return wx[0] + rh[1]
+
+
+def decides_by_a_value(wx, rh, state, ops):
+    return wx[0] if wx[0] > 0 else rh[0]
+
+
+def writes_to_its_argument(wx, rh, state, ops):
+    wx[0] = wx[0] + rh[0]
+    return wx[0]
+
+
+def sums_its_units(wx, rh, state, ops):
+    return (wx[0] + rh[0]).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("step", "sentence"),
+    [
+        (returns_nothing, "Engine 'torch' cannot run it either"),
+        (asks_for_a_gate_too_many, "Engine 'torch' cannot run it either: IndexError"),
+        (decides_by_a_value, "use ops.where. Engine 'torch' cannot run it either"),
+        (writes_to_its_argument, "Engine 'torch' cannot run it either: TypeError"),
+        (sums_its_units, r"On tensors its new states are \[\(2,\)\]: expected \(2, 6\)"),
+    ],
+)
+def test_a_step_that_nobody_can_run_is_refused_at_once(step, sentence: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # not the warning that it is slow
+        with pytest.raises(PlaitError, match=sentence):
+            plait.layer(wrong(step), I, H)

@@ -210,6 +210,10 @@ class Graph:
         if not isinstance(condition, Node) or not condition.is_condition:
             raise Refused("ops.where needs a comparison of values as its first argument, such as x > 0")
         a, b = self.wrap(a), self.wrap(b)
+        if all(x.op == "const" for x in condition.args):
+            left, right = (x.args[0] for x in condition.args)
+            chosen: Node = a if getattr(operator, condition.op)(left, right) else b
+            return chosen
         if a.op == b.op == "const":  # arrays and tensors could not tell the precision of two numbers
             b = self.node("full", next(x for x in condition.args if x.op != "const"), b)
         return self.node("where", condition, a, b)
@@ -263,16 +267,20 @@ def in_order(results: Iterable[Node], stop: Callable[[Node], bool] = lambda node
     """All that the results depend on, but nothing beyond what `stop` names: arguments before those that use them."""
     order: dict[Node, None] = {}
 
-    def visit(node: Node) -> None:
-        if node in order or node.op == "const" or stop(node):
-            return
-        if node.op != "input":
-            for a in node.args:
-                visit(a)
-        order[node] = None
+    def is_missing(node: Node) -> bool:
+        return not (node in order or node.op == "const" or stop(node))
 
-    for node in results:
-        visit(node)
+    for result in results:
+        stack = [result]  # no recursion: a step may have thousands of nodes, one behind another
+        while stack:
+            node = stack[-1]
+            missing = [a for a in node.args if is_missing(a)] if node.op != "input" and is_missing(node) else []
+            if missing:
+                stack += reversed(missing)
+                continue
+            if is_missing(node):
+                order[node] = None
+            stack.pop()
     return list(order)
 
 
@@ -301,15 +309,13 @@ def write(name: str, arguments: list[tuple[str, Node]], results: list[tuple[str,
     temporaries = 0
 
     def value(node: Node) -> str:
-        nonlocal temporaries
-        if node in names:
-            return names[node]
-        if node.op == "const":
-            return repr(node.args[0])
+        return repr(node.args[0]) if node.op == "const" else names[node]
+
+    signs = SIGNS | COMPARISONS
+    for node in in_order([node for _, node in results], lambda node: node in names):
         if node.op == "input":
             raise PlaitError(f"the derivative {name} needs {node.args[0]}: let step save it.")
         args = [value(a) for a in node.args]
-        signs = SIGNS | COMPARISONS
         if node.op not in signs:
             text = f"{node.op}({', '.join(args)})"
         elif node.op == "sub" and node.args[0].is_const(0.0):
@@ -324,8 +330,6 @@ def write(name: str, arguments: list[tuple[str, Node]], results: list[tuple[str,
                 temporaries += 1
             names[node] = f"t{temporaries}"
         lines.append(f"    {names[node]} = {text}")
-        return names[node]
-
     returned = [value(node) for _, node in results]
     head = f"def {name}({', '.join(label for label, _ in arguments)}):"
     return "\n".join([head, *lines, f"    return {', '.join(returned)}", ""])

@@ -65,7 +65,8 @@ def trace(cell: type[Cell], dt: float = 1) -> Trace:
         return [(label, graph.input(label)) for label in labels(cell, group)]
 
     wx, rh, old, params, d_new = (inputs(group) for group in ("wx", "rh", "old", "params", "d_new"))
-    new_nodes, saved_nodes = run_on_nodes(cell, graph, [[n for _, n in some] for some in (wx, rh, old, params)], dt)
+    groups = [tuple(node for _, node in some) for some in (wx, rh, old, params)]
+    new_nodes, saved_nodes = run_on_nodes(cell, graph, groups, dt)
     new = list(zip(labels(cell, "new"), new_nodes, strict=True))
     adjoint = adjoints(new_nodes, [node for _, node in d_new])
     zero = graph.node("const", 0.0)
@@ -107,7 +108,7 @@ def _why_untraceable(cell: type[Cell], dt: float) -> str | None:
 
 
 def run_on_nodes(
-    cell: type[Cell], graph: Graph, values: list[list[Node]], dt: float
+    cell: type[Cell], graph: Graph, values: list[tuple[Node, ...]], dt: float
 ) -> tuple[list[Node], list[Node] | None]:
     """-> new states, saved"""
     try:

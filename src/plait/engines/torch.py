@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.ops import tensors
-from ..cells.trace import why_untraceable
+from ..cells.trace import compiled, trace, why_untraceable
 from ..layout import Layout
 from .base import Weights
 from .stepwise import Stepwise
@@ -40,7 +40,11 @@ def unrolled(
     reverse: bool,
     dt: float = 1,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """`step` in a loop, with nothing written in place: autograd can differentiate it any number of times."""
+    """The step in a loop, with nothing written in place: autograd can differentiate it any number of times.
+
+    It runs the text that was traced, as the other engines do. A step that cannot be traced runs as it is.
+    """
+    step = compiled(trace(cell, dt).step, tensors) if why_untraceable(cell, dt) is None else None
     G, H = len(cell.gates), w.w_hh.shape[0] // len(cell.gates)
     wx = torch.nn.functional.linear(x, w.w_ih, w.b_ih).view(layout.N, G, H)
     if state0 is None:
@@ -50,7 +54,11 @@ def unrolled(
         n, lo = layout.sizes[t], layout.starts[t]
         live = [s[:n] for s in states]
         rh = torch.nn.functional.linear(live[0], w.w_hh, w.b_hh).view(n, G, H)
-        new = cell.advance(wx[lo : lo + n].unbind(1), rh.unbind(1), live, w.params, dt, tensors)
+        gates = wx[lo : lo + n].unbind(1), rh.unbind(1)
+        if step is None:
+            new = cell.advance(*gates, live, w.params, dt, tensors)
+        else:
+            new = step(*gates[0], *gates[1], *live, *w.params)[: len(live)]
         if w.w_hr is not None:
             new = (new[0] @ w.w_hr.t(), *new[1:])
         rows[t] = new[0]

@@ -13,7 +13,7 @@ from llvmlite import ir
 from .target import I32, I64
 from .vectors import Vector, where
 
-# tanh(x) = x P(x^2) / Q(x^2) on +-7.9, highest power first
+# tanh(x) = x P(x^2) / Q(x^2) on +-7.93, highest power first
 P32 = (
     -2.76076847742355e-16,
     2.00018790482477e-13,
@@ -24,7 +24,7 @@ P32 = (
     4.89352455891786e-03,
 )
 Q32 = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-LIMIT32 = 7.9
+LIMIT32 = 7.932197093963623  # the first number at which that is 1 (if a * b + c is one instruction): a gate can be shut
 
 LOG2_E = 1.4426950408889634
 

@@ -9,6 +9,7 @@ from torch import nn
 from .. import cells, engines
 from ..cells import Cell
 from ..cells.load import is_cell
+from ..cells.ops import tensors
 from ..cells.trace import trace, why_untraceable
 from ..errors import PlaitError
 from .recurrent import Recurrent
@@ -64,6 +65,21 @@ def check_projection(cell: type[Cell], proj_size: int) -> None:
         )
 
 
+def check_by_torch(cell: type[Cell], weight: torch.Tensor, why: str) -> None:
+    """A step that cannot be traced may still run on tensors, or it may just be wrong: one step tells."""
+    H = weight.shape[0] // len(cell.gates)
+    gate, vector = torch.ones(2, H, dtype=weight.dtype), torch.ones(H, dtype=weight.dtype)
+    gates, state, params = [gate] * len(cell.gates), [gate] * len(cell.states), [vector] * len(cell.params)
+    try:
+        with torch.random.fork_rng([]), torch.no_grad():
+            new = cell.advance(tuple(gates), tuple(gates), tuple(state), tuple(params), 1, tensors)
+            found = [tuple(value.shape) for value in new]
+    except Exception as e:
+        raise PlaitError(f"{why} Engine 'torch' cannot run it either: {type(e).__name__}: {e}") from e
+    if found != [(2, H)] * len(found):
+        raise PlaitError(f"{why} On tensors its new states are {found}: expected {(2, H)} each, as the old ones are.")
+
+
 class ImplicitGRU(CellLayer):
     """A GRU that takes an implicit step: h' = (h + (1 - z) n) / (1 + (1 - z)).
 
@@ -107,8 +123,11 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
         options |= {"nonlinearity": nonlinearity.lower()} if nonlinearity else {}
         return twin(input_size, hidden_size, *args, **options)
     made = CellLayer(cell, input_size, hidden_size, *args, **options)
-    weight = made.weight_ih_l0
+    weight = made._parameters["weight_ih_l0"]
+    assert weight is not None
     why = engines.get("fused").why_not(cell, weight.dtype, weight.device) if weight.device.type == "cpu" else None
+    if why is not None and why_untraceable(cell) is not None:
+        check_by_torch(cell, weight, why)
     if why is not None and made.engine == "auto":
         warnings.warn(f"{why} Engine 'auto' takes 'torch' for it, which is slower.", stacklevel=2)
     cells.key(cell)
