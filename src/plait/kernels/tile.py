@@ -14,6 +14,7 @@ from .target import I32, I64, Target
 from .vectors import Emitter
 
 FEW = 4  # rows
+LINE = 64  # bytes of a line of the caches
 
 
 def slot(target: Target, panel: int, row: int) -> int:
@@ -62,7 +63,8 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
 
     def weights(p: int, v: int) -> ir.Value:
         at = emit.offset(build.add(panel_at[p], in_panel), v * target.lanes)
-        if target.ahead and rows >= FEW:  # with fewer rows the loads themselves take the time
+        is_new_line = v * target.lanes * target.size % LINE == 0
+        if target.ahead and is_new_line and rows >= FEW:  # with fewer rows the loads themselves take the time
             emit.prefetch(build.add(at, ir.Constant(I64, target.ahead)), to_write=False, near=2)
         return emit.load(at)
 
