@@ -24,8 +24,8 @@ class Sampler(data.Sampler[list[int]]):
         next bucket, so that only the very last batch may be smaller.
     pool: that many batches' worth of random sequences are sorted by length before they are cut into batches.
     rank, ranks: `batch` sequences are drawn for all ranks together, and this rank has its part of them: as many as the
-        others, or one more, and about as many tokens. All ranks have the same number of batches. A last batch of
-        fewer sequences than ranks joins the one before it.
+        others, or one more, and about as many tokens. Batches and positions are the same for any number of ranks. If
+        the last batch has fewer sequences than there are ranks, some ranks have none of it: an empty part.
 
     Iterating begins at `epoch` and `position` and counts on, so what is left early goes on there; after an epoch's end
     the next one follows, in a new order. Workers (num_workers > 0) draw batches ahead, and `position` is then ahead of
@@ -78,29 +78,29 @@ class Sampler(data.Sampler[list[int]]):
         self.epoch, self.position = 0, 0
 
     def __len__(self) -> int:
-        return max(
-            1, (self.size + self.batch - self.ranks) // self.batch
-        )  # the last may be smaller, but not than ranks
+        return (self.size + self.batch - 1) // self.batch  # the last may be smaller
 
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
         """The epoch's batches of indices from that position on; one of them may be smaller."""
         self.check(epoch, position)
         generator = torch.Generator("cpu").manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(self.size, generator=generator, device="cpu")  # (size,)
-        where = torch.arange(self.size, device="cpu")
         turns: Sequence[int] = range(len(self))
         if self.sort_by is not None:
+            where = torch.arange(self.size, device="cpu")
             order = order[(where // self.together * ABOVE + self.sort_by[order]).argsort(stable=True)]
             turns = torch.randperm(len(self), generator=generator, device="cpu").tolist()
-        batch = (where // self.batch).clamp(max=len(self) - 1)  # (size,): the batch that each is in
-        if self.ranks > 1:  # dealt out from the longest on, to ranks 0 1 2 2 1 0 0 1 2 and so forth
-            if self.lengths is not None:
-                order = order[((batch + 1) * ABOVE - self.lengths[order]).argsort(stable=True)]
-            turn = (where - batch * self.batch) % (2 * self.ranks)
-            mine = torch.minimum(turn, 2 * self.ranks - 1 - turn) == self.rank
-            order, batch = order[mine], batch[mine]
-        parts = order.split(batch.bincount().tolist())
-        yield from (parts[k] for k in turns[position:])
+        parts = order.split(self.batch)
+        yield from (self.part(parts[k], self.rank, self.ranks) for k in turns[position:])
+
+    def part(self, indices: Tensor, rank: int, ranks: int) -> Tensor:
+        """What a rank has of a batch: it is dealt out from the longest on, to ranks 0 1 2 2 1 0 0 1 2 and so forth."""
+        if ranks == 1:
+            return indices
+        if self.lengths is not None:
+            indices = indices[(ABOVE - self.lengths[indices]).argsort(stable=True)]
+        turn = torch.arange(len(indices), device="cpu") % (2 * ranks)
+        return indices[torch.minimum(turn, 2 * ranks - 1 - turn) == rank]
 
     def length_of(self, indices: Tensor | Sequence[int]) -> int:
         """What to pad a batch to: the first boundary not below its longest; without boundaries, that longest itself."""
