@@ -222,6 +222,12 @@ class Layout:
         rows = np.array(self.starts, np.int64)[piece[place] * c + step] + sequence[place]
         return Pieces(layout, *map(torch.from_numpy, (rows, piece, sequence)))
 
+    def part(self, k: int, of: int) -> tuple["Layout", Tensor]:
+        """Every `of`-th sequence from number k on, counted from the longest -> its layout, and its rows in this one."""
+        lengths = self.lengths[k::of]
+        layout = Layout(self.T, len(lengths)) if self.batch_sizes is None else Layout._of_sorted(lengths)
+        return layout, torch.from_numpy(np.flatnonzero(self._steps_and_places[1] % of == k))
+
     def shares(self, parts: int) -> list[int]:
         """Cuts the batch into slices of about the same work, none of them empty -> their bounds: 0, ..., B."""
         parts = max(1, min(self.B, parts))

@@ -22,7 +22,8 @@ from torch import nn
 from plait import PlaitError, layers
 from plait.data.sampler import Sampler
 from plait.training import loop
-from plait.training.loop import clip, train
+from plait.training.crew import clip
+from plait.training.loop import train
 from plait.training.reporter import Lines, Silent
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
@@ -43,6 +44,9 @@ class Recall(Task):
         self.sampler = Sampler(20, settings.batch_size(20), settings.seed)
         self.steps, self.stop_after = 0, stop_after
         self.seen: list[list[int]] = []
+
+    def count(self, indices):
+        return len(indices)
 
     def loss(self, indices):
         self.seen.append(indices.tolist())

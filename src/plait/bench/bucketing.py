@@ -23,8 +23,8 @@ from ..tasks.language_model import LanguageModel
 from ..tasks.memory import check_training
 from ..tasks.pictures import check_picture, png
 from ..tasks.settings import LanguageSettings
+from ..training.crew import clip
 from ..training.files import write_whole
-from ..training.loop import clip
 from .options import Engine, Repeats, Seed, Text
 from .report import Report, check, ratio, timing, tracked
 

@@ -19,7 +19,7 @@ from ..layers import restore, state_of, states_of
 from ..tasks.corpus import Corpus
 from ..tasks.language import Language
 from ..tasks.settings import LanguageSettings
-from ..training import loop
+from ..training.crew import clip
 from .options import CellName, Repeats, Seed, Text
 from .report import Report, check, interleaved, ratio, timing
 from .steps import parse_cell
@@ -76,7 +76,7 @@ class Trainer(ABC):
 
 
 class Ours(Trainer):
-    clip = staticmethod(loop.clip)
+    clip = staticmethod(clip)
 
     def __init__(self, task: Language, count: int) -> None:
         super().__init__(task.model, count)

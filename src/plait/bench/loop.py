@@ -21,7 +21,7 @@ from ..data.sampler import Sampler
 from ..errors import between
 from ..tasks.forecast import Forecast, load_data
 from ..tasks.settings import ForecastSettings
-from ..training import loop
+from ..training import crew
 from ..training.checkpoint import State
 from ..training.loop import train
 from ..training.run import Run
@@ -41,6 +41,9 @@ class Tiny(Task):
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         return self.model(self.x[indices]).square().mean(), len(indices)
+
+    def count(self, indices: Tensor) -> int:
+        return len(indices)
 
     def validate(self) -> None:
         return None
@@ -76,8 +79,8 @@ class Clock:
             patch.object(task, "loss", self.watched(task.loss)),
             patch.object(task, "validate", self.watched(task.validate)),
             patch.object(Tensor, "backward", self.watched(Tensor.backward)),
-            patch.object(loop, "clip", self.watched(loop.clip)),
-            patch.object(adam, "zero_grad", self.watched(adam.zero_grad)),
+            patch.object(crew, "clip", self.watched(crew.clip)),
+            patch.object(nn.Module, "zero_grad", self.watched(nn.Module.zero_grad)),
             patch.object(adam, "step", self.watched(adam.step)),
         ):
             yield

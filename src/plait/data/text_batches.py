@@ -36,11 +36,18 @@ class Streams:
         for k in range(position, len(self)):
             yield torch.tensor([k], device="cpu")
 
-    def batch(self, indices: Tensor) -> Batch:
+    def count(self, indices: Tensor) -> int:
+        """Tokens of a batch, in all streams."""
+        return int((self.lengths - int(indices) * self.steps).clamp(0, self.steps).sum())
+
+    def batch(self, indices: Tensor, columns: slice = slice(None)) -> Batch:
+        """columns: of these streams alone. If they have all ended, the layout is empty."""
         begin = int(indices) * self.steps
-        left = (self.lengths - begin).clamp(max=self.steps)  # (B,)
+        left = (self.lengths[columns] - begin).clamp(max=self.steps)  # (B,)
         alive = int((left > 0).sum())
-        starts, left = self.starts[:alive] + begin, left[:alive]
+        if alive == 0:
+            return left[:0], Layout(0, 0)
+        starts, left = self.starts[columns][:alive] + begin, left[:alive]
         even = left[0] == left[-1]
         layout = Layout(int(left[0]), alive) if even else Layout.of_lengths(left)
         return starts[layout.sequence] + layout.step, layout
@@ -51,6 +58,11 @@ def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
     if pool := POOL.fullmatch(how):
         return Sampler(lengths, batch, seed, pool=int(pool[1]))
     return Sampler(lengths, batch, seed, boundaries=parse(how, lengths, batch))
+
+
+def columns(B: int, rank: int, ranks: int) -> slice:
+    """The streams of a rank."""
+    return slice(B * rank // ranks, B * (rank + 1) // ranks)
 
 
 def before(ids: Tensor, end: int) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from ..errors import PlaitError
 from ..training.run import Run
 from ..training.settings import TrainSettings
 from ..training.task import Task
@@ -60,3 +61,9 @@ class NamedTask(Task):
     def shown(loss: float) -> str:
         """A loss, as it is printed while the network trains."""
         return f"loss {loss:.4g}"
+
+
+def check_share(batch: int, name: str, ranks: int) -> None:
+    """Refuses a batch that cannot be shared out. name: what the user calls it."""
+    if batch < ranks:
+        raise PlaitError(f"{name} {batch} for {ranks} data ranks: each needs a part of it; use fewer, or more --batch.")

@@ -14,7 +14,7 @@ from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import layer, packed
 from ..training.run import Run
-from .base import NamedTask, Table
+from .base import NamedTask, Table, check_share
 from .memory import check_training, check_use
 from .pictures import forecast_picture
 from .settings import ForecastSettings
@@ -68,6 +68,7 @@ class Forecast(NamedTask):
     name, unit, kind = "forecast", "samples", ForecastSettings
     settings: ForecastSettings
     model: Forecaster
+    sampler: Sampler
 
     def __init__(self, settings: ForecastSettings, data: Series, *, training: bool = True) -> None:
         s = self.settings = settings
@@ -127,7 +128,15 @@ class Forecast(NamedTask):
             f"{s.cell}, {s.layers} x {s.hidden} units",
         ]
 
+    def share(self, rank: int, ranks: int) -> None:
+        check_share(self.sampler.batch, "batch", ranks)
+        super().share(rank, ranks)
+
+    def count(self, indices: Tensor) -> int:
+        return len(indices)
+
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        indices = self.sampler.part(indices, self.rank, self.ranks)
         windows, w = self.windows[indices], self.settings.window
         if self.settings.decoder == "seq2seq":
             predicted, truth = self.model.horizon_after(windows[:, :w]), windows[:, w:]

@@ -12,13 +12,14 @@ from torch import Tensor
 from ..data import text
 from ..data.sampler import Sampler
 from ..data.text import UNK
-from ..data.text_batches import Batch, Streams, grouped, sentences
+from ..data.text_batches import Batch, Streams, columns, grouped, sentences
 from ..errors import PlaitError, between
 from ..layers import packed, state_of, states_of
 from ..layout import Layout
+from ..ranks.stack import Network
 from ..training.run import Run
 from ..training.settings import check_seed
-from .base import NamedTask, Table
+from .base import NamedTask, Table, check_share
 from .corpus import Corpus
 from .language_model import LanguageModel
 from .memory import check_training, check_use
@@ -85,23 +86,57 @@ class Language(NamedTask):
         ]
 
     # --- training
-    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        if isinstance(self.sampler, Streams):
-            batch, state = self.sampler.batch(indices), None if int(indices) == 0 else self.state
-            if state is not None:
-                state = tuple(s[:, : batch[1].B].contiguous() for s in state)
+    def share(self, rank: int, ranks: int) -> None:
+        s, train = self.settings, self.corpus.parts["train"]
+        if s.by == "streams":
+            check_share(int(s.batch), "batch", ranks)
         else:
-            batch, state = sentences(self.corpus.parts["train"].starts, indices), None
-        mean, state, count = self.nll("train", batch, state)
-        self.state = tuple(s.detach() for s in state) if isinstance(self.sampler, Streams) else None
-        return mean, count
+            check_share(s.batch_size(len(train.lengths)), "batch", ranks)
+        super().share(rank, ranks)
 
-    def nll(self, part: str, batch: Batch, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...], int]:
-        """The mean of -log p over the rows, the states after them, and how many rows they are."""
-        positions, layout = batch
-        tokens, targets = self.before[part][positions], self.corpus.parts[part].ids[positions]
+    def count(self, indices: Tensor) -> int:
+        if isinstance(self.sampler, Streams):
+            return self.sampler.count(indices)
+        return int(self.corpus.parts["train"].lengths[indices].sum())
+
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        tokens, targets, layout, state = self.rows(indices)
+        if not layout.N:
+            return torch.zeros(()), 0
+        mean, state = self.nll(tokens, targets, layout, state)
+        self.carry_on(state)
+        return mean, layout.N
+
+    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor, Layout, tuple[Tensor, ...] | None]:
+        """This rank's part of a batch: tokens, targets, their layout, and the states from the step before."""
+        state = None
+        if isinstance(self.sampler, Streams):
+            batch = self.sampler.batch(indices, columns(int(self.settings.batch), self.rank, self.ranks))
+            if self.state is not None and int(indices) != 0:
+                state = tuple(s[:, : batch[1].B].contiguous() for s in self.state)
+        else:
+            mine = self.sampler.part(indices, self.rank, self.ranks)
+            batch = sentences(self.corpus.parts["train"].starts, mine)
+        return *self.pairs("train", batch), batch[1], state
+
+    def pairs(self, part: str, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the network is given, and what comes next, (N,) each."""
+        return self.before[part][batch[0]], self.corpus.parts[part].ids[batch[0]].long()
+
+    def carry_on(self, state: Sequence[Tensor]) -> None:
+        """The next step starts from these states, if streams are read."""
+        self.state = tuple(s.detach() for s in state) if isinstance(self.sampler, Streams) else None
+
+    def nll(
+        self, tokens: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The mean of -log p over the rows, and the states after them."""
         h, after = self.model(tokens, layout, None if state is None else state_of(tuple(state)))
-        return self.model.softmax(h, targets.long()), states_of(after), layout.N
+        return self.model.softmax(h, targets), states_of(after)
+
+    def network(self) -> Network:
+        """The parts that can be shared out among the stages of a pipeline."""
+        return self.model.network()
 
     def carried(self) -> dict[str, Tensor]:
         return {str(k): s for k, s in enumerate(self.state or ())}
@@ -117,9 +152,9 @@ class Language(NamedTask):
         total, state = 0.0, None
         with packed(self.model):
             for batch in self.passes(part):
-                mean, after, count = self.nll(part, batch, state)
+                mean, after = self.nll(*self.pairs(part, batch), batch[1], state)
                 state = after if self.settings.by == "streams" else None
-                total += mean.item() * count
+                total += mean.item() * batch[1].N
         return total / len(self.corpus.parts[part].ids)
 
     def passes(self, part: str) -> Iterator[Batch]:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..layers import layer
 from ..layout import Layout
+from ..ranks.stack import AnyHead, Head, Later, Network
 from .settings import LanguageSettings
-from .softmax import AdaptiveSoftmax, Softmax
+from .softmax import AdaptiveSoftmax, Softmax, add_weights, by_rows
 
 FULL = 30_000  # words up to which `auto` takes the full softmax
 
@@ -34,3 +36,36 @@ class LanguageModel(nn.Module):
             packed, state = self.rnn(layout.packed_sequence(x), state)
             y = packed.data
         return self.dropout(y), state
+
+    def network(self) -> Network:
+        """The same network in parts, for a pipeline."""
+        softmax, head = self.softmax, SoftmaxHead(self.dropout, self.softmax)  # type: ignore[arg-type]
+        if isinstance(softmax, AdaptiveSoftmax):
+            head = AnyHead(softmax, lambda h, target: softmax(self.dropout(h), target))  # type: ignore[assignment]
+        return Network.of(nn.Sequential(self.embedding, self.dropout), [self.rnn], head)
+
+
+class SoftmaxHead(Head):
+    """The full softmax in its two parts: the layers below wait for the first part only."""
+
+    def __init__(self, dropout: nn.Dropout, softmax: Softmax) -> None:
+        self.dropout, self.softmax = dropout, softmax
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.softmax.parameters(), *self.softmax.tied]  # type: ignore[list-item]
+
+    def rows(self, h: Tensor, target: Tensor, divisor: float) -> tuple[Tensor, Tensor, Later]:
+        dropout, softmax, mask = self.dropout, self.softmax, None
+        if dropout.p and dropout.training:
+            h, mask = torch.native_dropout(h, dropout.p, True)
+        matrix, bias = softmax.matrix.detach(), softmax.bias.detach()
+        loss, d_h, p = by_rows(h, matrix, bias, target, divisor)
+        if mask is not None:
+            d_h = d_h.mul_(mask).div_(1 - dropout.p)
+
+        def later() -> None:
+            assert softmax.matrix.grad is not None
+            assert softmax.bias.grad is not None
+            add_weights(p, h, divisor, softmax.matrix.grad, softmax.bias.grad)
+
+        return loss, d_h, later

@@ -52,7 +52,7 @@ def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> t
 
 
 def by_rows(
-    h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, divisor: int
+    h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, divisor: float
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The first part, which each row has for itself. -> the loss, d_h, and p, which `add_weights` needs.
 
@@ -81,7 +81,7 @@ def by_rows(
 
 
 def add_weights(
-    p: Sequence[Tensor], h: Tensor, divisor: int, d_weight: Tensor, d_bias: Tensor, *, first: bool = False
+    p: Sequence[Tensor], h: Tensor, divisor: float, d_weight: Tensor, d_bias: Tensor, *, first: bool = False
 ) -> None:
     """The second part: what these rows add to the gradients of weight and bias. `first`: d_weight holds nothing yet."""
     scale = 1 / max(1, divisor)

@@ -5,6 +5,7 @@ import json
 import random
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from ..errors import PlaitError
+from .crew import Crew
+from .files import read_plain
 from .run import Run
 from .task import Task
-from .tensors import load_weights, with_prefix
+from .tensors import load_weights, unpacked, with_prefix
 
 # What each of torch's optimizers has for a parameter, once it has stepped.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
@@ -56,13 +59,17 @@ class State:
     progress: Progress
     best: dict[str, Tensor] = field(default_factory=dict)  # the weights of the best epoch
     belongs_to: dict[str, Any] = field(default_factory=dict)  # the settings and the data that it was made with
+    # Of several processes, when they have been collected. A lone process has its own.
+    carried: dict[str, Tensor] | None = None  # what all of them hand on to the next step, together
+    random: dict[str, Tensor] = field(default_factory=dict)  # random states of ranks 1, 2, ...: cpu@1, cpu@2
 
     def save(self, run: Run) -> None:
         weights = self.task.model.state_dict()
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in weights.items()}
-        tensors |= {f"carried.{k}": v for k, v in self.task.carried().items()}
+        carried = self.task.carried() if self.carried is None else self.carried
+        tensors |= {f"carried.{k}": v for k, v in carried.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
-        tensors |= {f"random.{device}": state for device, state in random_states().items()}
+        tensors |= {f"random.{device}": state for device, state in (random_states() | self.random).items()}
         optimizer = self.optimizer.state_dict()
         for index, values in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
@@ -77,9 +84,10 @@ class State:
         run.write_json("history.json", {"epochs": self.progress.history})
         run.write_tensors("model.safetensors", self.best or dict(weights), {})
 
-    def load(self, run: Run) -> None:
-        tensors, meta = run.read_tensors("state.safetensors")
-        path = run.path / "state.safetensors"
+    def load(self, run: Run | None, crew: Crew) -> None:
+        """run: of the first rank; the others are told what it reads."""
+        path = (run.path if run else Path()) / "state.safetensors"
+        tensors, meta = unpacked(path, crew.told(lambda: read_plain(path)))
         try:
             began = {**self.belongs_to, **meta["belongs_to"]}  # a setting that it lacks was not there yet: the default
             for name, value in self.belongs_to.items():
@@ -94,7 +102,9 @@ class State:
             self.load_optimizer(with_prefix(tensors, "optimizer."), meta["groups"])
             self.load_schedule(meta["schedule"])
             self.progress = Progress.read(meta["progress"], len(self.task.sampler))
-            restore_random(with_prefix(tensors, "random."), *meta["random"])
+            states = with_prefix(tensors, "random.")
+            self.random = {name: t for name, t in states.items() if "@" in name}
+            restore_random(states, *meta["random"])
         except PlaitError:
             raise
         except (KeyError, TypeError, ValueError) as e:

@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from ..errors import PlaitError
 from ..layers import packed
 from .checkpoint import Progress, State
+from .crew import Alone, Crew, Wishes
 from .reporter import Reporter, Silent
 from .run import Run
 from .settings import TrainSettings
@@ -32,20 +32,29 @@ def train(
     reporter: Reporter | None = None,
     *,
     resume: bool = False,
+    crew: Crew | None = None,
 ) -> Outcome:
-    """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one."""
-    if resume and run is None:
+    """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one.
+
+    crew: the processes that train together. All of them call this, and the first one has the run.
+    """
+    crew = crew or Alone()
+    if resume and run is None and crew.is_first:
         raise ValueError("resume needs the run to go on with.")
     optimizer = settings.make_optimizer(task.model)
     state = State(task, optimizer, settings.make_schedule(optimizer), Progress())
     state.belongs_to = {"digest": task.digest, **settings.fixed()}
     with Interrupt() as interrupt, run.locked() if run else nullcontext():
-        loop = Loop(task, settings, run, reporter or Silent(), state, interrupt)
-        if run and resume:
-            state.load(run)
-        elif run:
+        loop = Loop(task, settings, run, reporter or Silent(), state, interrupt, crew)
+        if resume:
+            state.load(run, crew)
+        crew.restore(state)
+        if not resume:
             loop.save()
-            run.begin()
+            if run:
+                run.begin()
+        if run:
+            crew.begun(run)
         loop.say_where()
         loop.train()
     if state.best:
@@ -62,11 +71,13 @@ class Loop:
         reporter: Reporter,
         state: State,
         interrupt: Interrupt,
+        crew: Crew,
     ) -> None:
-        self.task, self.settings, self.run, self.reporter = task, settings, run, reporter
+        self.task, self.settings, self.run, self.reporter, self.crew = task, settings, run, reporter, crew
         self.sampler, self.state, self.interrupt = task.sampler, state, interrupt
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
-        self.saved = time.perf_counter()
+        self.saved = self.now = time.perf_counter()  # when it was saved, and when the last step ended
+        self.stopped = False  # a signal has asked for it
 
     def say_where(self) -> None:
         """In which folder, and with what of it done."""
@@ -94,7 +105,7 @@ class Loop:
             progress.epoch * steps + progress.position, self.settings.epochs * steps, self.settings.epochs
         )
         try:
-            while not self.done and not self.interrupt.asked:
+            while not self.done and not self.stopped:
                 if self.epoch():
                     self.finish_epoch()
         finally:
@@ -111,6 +122,7 @@ class Loop:
         return self.tired or self.state.progress.epoch >= self.settings.epochs
 
     def save(self) -> None:
+        self.crew.collect(self.state)
         if self.run is None:
             return
         if not all(p.isfinite().all() for p in self.task.model.parameters()):
@@ -118,42 +130,46 @@ class Loop:
         self.state.save(self.run)
         self.saved = time.perf_counter()
 
+    def wish(self) -> Wishes:
+        """Asked once a step, when both passes are done."""
+        is_due = self.run is not None and self.now - self.saved >= self.settings.save_every
+        return Wishes(self.interrupt.asked, is_due)
+
     def epoch(self) -> bool:
         """The steps of one epoch, or what is left of them. False if the user asked to stop before the last one."""
-        task, state, settings = self.task, self.state, self.settings
+        task, state, settings, crew = self.task, self.state, self.settings, self.crew
         progress, optimizer = state.progress, state.optimizer
         began, already, counted = time.perf_counter(), progress.seconds, 0
         task.model.train()
         for indices in self.sampler.batches(progress.epoch, progress.position):
-            loss, count = task.loss(indices)
-            optimizer.zero_grad()
-            loss.backward()
-            value = loss.item()
+            value, count, wishes = crew.step(task, indices, self.wish)
             if not math.isfinite(value):
                 raise diverged("the loss", value, progress, self.run)
             if settings.clip:
-                norm = clip(self.parameters, settings.clip)
+                norm = crew.clip(self.parameters, settings.clip)
                 if not math.isfinite(norm):
                     raise diverged("the gradient", norm, progress, self.run)
-            optimizer.step()
+            crew.update(optimizer)
             progress.position += 1
             progress.loss += value * count
             progress.count += count
             counted += count
-            now = time.perf_counter()
+            now = self.now = time.perf_counter()
             progress.seconds = already + now - began
             self.reporter.step(progress.epoch + 1, progress.loss / progress.count, counted / (now - began))
-            if now - self.saved >= settings.save_every:
+            if wishes.save:
                 self.save()
-            if self.interrupt.asked and progress.position < len(self.sampler):
-                return False
+            if wishes.stop:
+                self.stopped = True
+                if progress.position < len(self.sampler):
+                    return False
         return True
 
     def finish_epoch(self) -> None:
         task, state, settings, progress = self.task, self.state, self.settings, self.state.progress
         task.model.eval()
         with torch.no_grad(), packed(task.model):
-            validation = task.validate()
+            validation = self.crew.validate(task, state)
         if validation is not None and not math.isfinite(validation):
             raise diverged("the validation", validation, progress, self.run)
         loss = progress.loss / progress.count
@@ -176,19 +192,10 @@ class Loop:
         self.reporter.epoch(row)
 
 
-def clip(parameters: Sequence[nn.Parameter], most: float) -> float:
-    """torch's clip_grad_norm_, but gradients that are short enough are not written again. -> the norm before"""
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    found = norm.item()
-    if not found <= most:
-        nn.utils.clip_grads_with_norm_(parameters, most, norm)
-    return found
-
-
 def diverged(what: str, value: float, progress: Progress, run: Run | None) -> PlaitError:
     where = f"epoch {progress.epoch + 1}, after {progress.position} steps of it"
     left = f" The last good checkpoint is in {run.path}." if run and run.begun else ""
     return PlaitError(f"{what} became {value} in {where}: lower --lr, or set --clip.{left}")
 
 
-__all__ = ["Outcome", "Task", "clip", "train"]
+__all__ = ["Outcome", "Task", "train"]

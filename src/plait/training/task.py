@@ -19,6 +19,11 @@ class Task(ABC):
 
     model: nn.Module
     sampler: Batches
+    rank, ranks = 0, 1  # among the processes that share each batch out
+
+    def share(self, rank: int, ranks: int) -> None:
+        """From now on `loss` is that of this rank's part of every batch."""
+        self.rank, self.ranks = rank, ranks
 
     @property
     @abstractmethod
@@ -27,7 +32,13 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        """The mean loss over these sequences, and the number of samples or tokens it is the mean of."""
+        """The mean loss over this rank's part of these sequences, and the number of samples or tokens it is the mean
+        of. If that is 0, the loss means nothing.
+        """
+
+    @abstractmethod
+    def count(self, indices: Tensor) -> int:
+        """The number of samples or tokens in these sequences, for all ranks together."""
 
     @abstractmethod
     def validate(self) -> float | None:
