@@ -1,0 +1,183 @@
+"""Training by several processes: each runs the same loop, with its part of the batch, or of the layers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from ..data.text_batches import columns
+from ..errors import PlaitError
+from ..layout import Layout
+from ..training.checkpoint import State
+from ..training.crew import Crew, Stepped, Wishes, clip
+from ..training.run import Run, go_on
+from ..training.task import Task
+from ..training.tensors import packed, unpacked, with_prefix
+from .group import Group
+from .layers import Plan
+from .mesh import Mesh, Step
+from .stack import Network
+from .talk import gathered, told
+
+SENT = Path("what another rank has sent")  # in place of a file
+FAR = 0x9E3779B97F4A7C15  # seeds of two ranks are this far from each other
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A task whose network can be cut into stages."""
+
+    def network(self) -> Network: ...
+    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor, Layout, tuple[Tensor, ...] | None]: ...
+    def carry_on(self, state: Sequence[Tensor]) -> None: ...
+
+
+class Together(Crew):
+    """All ranks of a mesh. plan: how the layers are shared out, if they are."""
+
+    def __init__(self, group: Group, mesh: Mesh, task: Task, plan: Plan | None, seed: int) -> None:
+        self.group, self.mesh, self.seed, self.task = group, mesh, seed, task
+        self.rank, self.is_first = group.world.rank, mesh.is_first
+        self.told_times = 0
+        task.share(mesh.data_rank, mesh.shape.data or 1)
+        self.all = [p for p in task.model.parameters() if p.requires_grad]
+        self.parallel: Step | None = None
+        if mesh.shape.layers > 1:
+            assert plan is not None
+            self.parallel = Step(mesh, network_of(task), plan)
+            self.reducer, self.way = self.parallel.reducer, self.parallel.way
+        else:
+            self.reducer, self.way = mesh.reducer(self.all)
+            for p in self.all:
+                p.register_post_accumulate_grad_hook(self.reducer.ready)
+
+    # --- a step
+    def step(self, task: Task, indices: Tensor, wish: Callable[[], Wishes]) -> Stepped:
+        with self.group.talking():
+            total = task.count(indices)
+            value = self.passes(task, indices, total)
+            wishes = wish()
+            value, stop, save = self.mesh.sum(value, wishes.stop, wishes.save)
+            return Stepped(value, total, Wishes(stop > 0, save > 0))
+
+    def passes(self, task: Task, indices: Tensor, total: int) -> float:
+        """Both passes -> this rank's part of the mean loss over the whole batch."""
+        if self.parallel is not None and isinstance(task, Staged):
+            inputs, targets, layout, state = task.rows(indices)
+            loss, states = self.parallel.run(inputs, targets, layout, state, divisor=total)
+            task.carry_on(states)
+            return loss
+        task.model.zero_grad()
+        self.reducer.begin()
+        value = 0.0
+        mean, count = task.loss(indices)
+        if count:
+            part = mean * (count / total)
+            part.backward()
+            value = part.item()
+        self.reducer.finish()
+        return value
+
+    def clip(self, parameters: Sequence[nn.Parameter], most: float) -> float:
+        if self.parallel is None:
+            return clip(parameters, most)
+        with self.group.talking():
+            return clip(self.parallel.parameters, most, self.parallel.norm())
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        with self.group.talking():
+            self.reducer.update(optimizer)
+
+    # --- what the first rank does for all
+    def validate(self, task: Task, state: State) -> float | None:
+        """The first rank validates with the whole network, while the others wait."""
+        with self.group.talking():
+            self.collect_weights(state)
+        self.told_times += 1
+        key = f"validation/{self.told_times}"
+        if self.is_first:
+            value = task.validate()
+            self.group.store.set(key, "" if value is None else value.hex())
+            return value
+        text = self.group.wait_for(0, key).decode()
+        return float.fromhex(text) if text else None
+
+    def told(self, read: Callable[[], bytes]) -> bytes:
+        with self.group.talking():
+            return told(read() if self.is_first else b"", self.mesh.everyone)
+
+    def collect(self, state: State) -> None:
+        with self.group.talking():
+            self.collect_weights(state)
+            mine = {f"carried.{k}": t for k, t in self.task.carried().items()} | {"random": torch.get_rng_state()}
+            found = [unpacked(SENT, c)[0] for c in gathered(packed(mine, {}), self.mesh.everyone)]
+        if found:
+            state.random = {f"cpu@{r}": some["random"] for r, some in enumerate(found) if r}
+            state.carried = self.merged([with_prefix(some, "carried.") for some in found])
+
+    def merged(self, found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """What all ranks carry, as one process would: (layers, B, .) each."""
+        shape, names = self.mesh.shape, found[0].keys()
+        assert shape.data is not None
+        stages = [[found[r * shape.layers + s] for r in range(shape.data)] for s in range(shape.layers)]
+        return {
+            name: torch.cat([torch.cat([some[name] for some in stage if name in some], 1) for stage in stages])
+            for name in names
+        }
+
+    def collect_weights(self, state: State) -> None:
+        """Weights and optimizer of all stages, to the first rank."""
+        if self.parallel is None or self.mesh.data_rank:
+            return
+        optimizer = state.optimizer
+        index = {p: k for k, p in enumerate(self.task.model.parameters())}
+        mine: dict[str, Tensor] = {}
+        for p in self.parallel.parameters if self.mesh.stage else ():
+            mine[f"{index[p]}."] = p.detach()
+            mine |= {f"{index[p]}.{name}": t for name, t in optimizer.state.get(p, {}).items()}
+        content = packed(mine, {}) if mine else b""
+        parameters = list(self.task.model.parameters())
+        for other in gathered(content, self.mesh.group("layers"))[1:]:
+            for key, t in unpacked(SENT, other)[0].items():
+                k, _, name = key.partition(".")
+                if not name:
+                    parameters[int(k)].data.copy_(t)
+                elif name in optimizer.state.setdefault(parameters[int(k)], {}):
+                    optimizer.state[parameters[int(k)]][name].copy_(t)
+                else:
+                    optimizer.state[parameters[int(k)]][name] = t
+
+    def restore(self, state: State) -> None:
+        """Of what all carry, this rank takes its layers and its streams. Its random numbers go on where they were; in a
+        rank that was not there before, they begin anew.
+        """
+        carried, shape = self.task.carried(), self.mesh.shape
+        if carried:
+            first, count = 0, None
+            if self.parallel is not None:
+                first, count = self.parallel.stage.begin, len(self.parallel.stage.layers)
+            end = None if count is None else first + count
+            assert shape.data is not None
+            B = next(iter(carried.values())).shape[1]
+            mine = columns(B, self.mesh.data_rank, shape.data)
+            self.task.carry({name: t[first:end, mine].contiguous() for name, t in carried.items()})
+        if self.rank:
+            if (found := state.random.get(f"cpu@{self.rank}")) is not None:
+                torch.set_rng_state(found)
+            else:
+                torch.manual_seed((self.seed + self.rank * FAR) % 2**63)
+
+    def begun(self, run: Run) -> None:
+        """Should all be started again, they go on with this run."""
+        self.group.lasting.set("run", str(run.path.absolute()))
+        self.group.lasting.set("go_on", go_on(getattr(self.task, "name", ""), run.path))
+
+
+def network_of(task: Task) -> Network:
+    if not isinstance(task, Staged):
+        raise PlaitError(
+            f"the network of task {getattr(task, 'name', '')} cannot be cut into stages: use data= instead of layers=."
+        )
+    return task.network()

@@ -1,0 +1,339 @@
+"""Data over ranks: every rank has a part of each batch, and the gradients of all ranks are added.
+
+The loss of a rank is divided by the number of samples (or tokens) in the whole batch, so the sum of the gradients is
+their mean over real tokens. A rank that has no part of a batch adds zeros. Gradients are added from the top layer down,
+each as soon as it is there, in the same order on every rank.
+"""
+
+import mmap
+import os
+import platform
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..errors import PlaitError
+from .talk import told
+
+GROUP = 1 << 20  # bytes of gradients that are added together, at least
+LINE = 64  # bytes that two processors never write at the same time without a cost
+SPIN = 2e-3  # seconds of waiting without sleep
+NAP = 5e-5  # seconds
+STRONG = ("x86_64", "AMD64")  # processors on which a flag is seen only after what was written before it
+
+
+class Reducer(ABC):
+    """Adds up the gradients of some parameters over a group of ranks."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+        self.order = list(reversed(parameters))  # from the top down
+        self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self.there: set[nn.Parameter] = set()
+        self.sent = 0  # bytes that left this rank, since somebody set it to 0
+        self.waited = 0.0  # seconds in `finish`
+
+    def begin(self) -> None:
+        """Before the first gradient of a step."""
+        self.there.clear()
+
+    def lend(self) -> None:
+        """Gives every parameter a gradient of zeros, for code that adds to it by itself."""
+        for p in self.order:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            else:
+                p.grad.zero_()
+
+    def ready(self, p: Tensor) -> None:
+        """This rank has the whole gradient of p."""
+        assert isinstance(p, nn.Parameter)
+        self.there.add(p)
+        self.advance()
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Does what can be done by now, without waiting."""
+
+    def finish(self) -> None:
+        """Every .grad becomes the sum over all ranks."""
+        began = time.perf_counter()
+        for p in self.order:
+            if p not in self.there:  # this rank had no part of the batch, or p no part in the loss
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+                self.there.add(p)
+        self.advance()
+        self.complete()
+        self.waited += time.perf_counter() - began
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Waits for the rest."""
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+
+
+class Network(Reducer):
+    """By torch.distributed: between hosts, or where there is no shared memory."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.works: list[dist.Work] = []
+
+    def advance(self) -> None:
+        while len(self.works) < len(self.order) and (p := self.order[len(self.works)]) in self.there:
+            assert p.grad is not None
+            self.works.append(dist.all_reduce(p.grad, group=self.group, async_op=True))
+            self.sent += 2 * p.grad.nbytes * (self.ranks - 1) // self.ranks
+
+    def complete(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
+class Server(Reducer):
+    """The first rank holds parameters and optimizer: gradients are pushed to it, weights are pulled from it.
+
+    It is the baseline that the others are compared with.
+    """
+
+    def advance(self) -> None:
+        """Everything at the end."""
+
+    def complete(self) -> None:
+        first = dist.get_global_rank(self.group, 0)
+        for p in self.order:
+            assert p.grad is not None
+            dist.reduce(p.grad, first, group=self.group)
+            self.sent += 0 if self.rank == 0 else p.grad.nbytes
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        began = time.perf_counter()
+        if self.rank == 0:
+            optimizer.step()
+        for p in self.order:
+            dist.broadcast(p.data, dist.get_global_rank(self.group, 0), group=self.group)
+            self.sent += p.nbytes if self.rank == 0 else 0
+        self.waited += time.perf_counter() - began
+
+
+class Shared(Reducer):
+    """In memory that the ranks of a host share; between hosts, each rank adds its share over the network.
+
+    Every rank has a slot with its gradients, which .grad then points to. Of each group of gradients a rank adds its own
+    share over all slots, in the order of ranks, and copies the other shares from where they were added. Numbers in the
+    same memory tell which step a rank has reached with which group.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: dist.ProcessGroup,
+        memory: "Memory",
+        between: dist.ProcessGroup | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        """group: the ranks of this host. between: those that have the same number on other hosts."""
+        super().__init__(parameters, group)
+        self.between, self.timeout, self.step = between, timeout, 0
+        sizes = [p.numel() for p in self.order]
+        ends = np.cumsum(sizes).tolist()
+        self.slots = memory.slots  # per rank (numbers,)
+        mine = self.slots[self.rank]
+        places = zip(self.order, ends, sizes, strict=True)
+        self.views = {p: mine[end - size : end].view(p.shape) for p, end, size in places}
+        self.groups = groups_of(sizes, GROUP // mine.element_size())  # (first, end) in the order of parameters
+        self.ranges = [(ends[a] - sizes[a], ends[b - 1]) for a, b in self.groups]
+        self.shares = [[a + (b - a) * r // self.ranks for r in range(self.ranks + 1)] for a, b in self.ranges]
+        flags = memory.flags  # (ranks, .)
+        G = len(self.groups)
+        self.has, self.summed, self.done = flags[:, :G], flags[:, G : 2 * G], flags[:, 2 * G]
+        self.scratch = torch.empty(max(max(np.diff(s).tolist()) for s in self.shares), dtype=mine.dtype)
+
+    def begin(self) -> None:
+        super().begin()
+        self.step += 1
+        self.published, self.added = 0, 0  # groups
+        self.works: list[dist.Work | None] = []
+
+    def lend(self) -> None:
+        for p, view in self.views.items():
+            p.grad = view.zero_()
+
+    def ready(self, p: Tensor) -> None:
+        assert isinstance(p, nn.Parameter)
+        self.move(p)
+        super().ready(p)
+
+    def move(self, p: nn.Parameter) -> None:
+        view = self.views[p]
+        assert p.grad is not None
+        if p.grad.data_ptr() != view.data_ptr():
+            view.copy_(p.grad)
+            p.grad = view
+
+    def advance(self) -> None:
+        while self.published < len(self.groups):
+            first, end = self.groups[self.published]
+            if not self.there.issuperset(self.order[first:end]):
+                break
+            for p in self.order[first:end]:
+                self.move(p)
+            self.has[self.rank, self.published] = self.step
+            self.published += 1
+        while self.added < self.published and (self.has[:, self.added] >= self.step).all():
+            self.add(self.added)
+
+    def add(self, g: int) -> None:
+        """The share of this rank in a group, over all slots."""
+        mine = slice(*self.shares[g][self.rank : self.rank + 2])
+        total = self.slots[self.rank][mine]
+        if self.ranks == 2:
+            torch.add(self.slots[0][mine], self.slots[1][mine], out=total)
+        elif self.ranks > 2:
+            scratch = self.scratch[: len(total)].copy_(self.slots[0][mine])
+            for slot in self.slots[1:]:
+                scratch.add_(slot[mine])
+            total.copy_(scratch)
+        self.sent += total.nbytes * (self.ranks - 1)
+        self.added += 1
+        if self.between is None:
+            self.summed[self.rank, g] = self.step
+        else:
+            self.works.append(dist.all_reduce(total, group=self.between, async_op=True))
+
+    def complete(self) -> None:
+        for g in range(len(self.groups)):
+            if g >= self.added:
+                self.wait(self.has[:, g])
+                self.add(g)
+        for g, work in enumerate(self.works):
+            assert work is not None
+            work.wait()
+            self.summed[self.rank, g] = self.step
+        for g, share in enumerate(self.shares):
+            self.wait(self.summed[:, g])
+            for r, (a, b) in enumerate(pairwise(share)):
+                if r != self.rank:
+                    self.slots[self.rank][a:b] = self.slots[r][a:b]
+        self.done[self.rank] = self.step
+        self.wait(self.done)  # else the optimizer, or a user, might write to a slot that others still read
+
+    def wait(self, flags: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
+        began = time.perf_counter()
+        while (flags < self.step).any():
+            waited = time.perf_counter() - began
+            if waited > self.timeout:
+                raise RuntimeError(f"Timed out waiting {self.timeout:.0f} s for gradients in shared memory")
+            os.sched_yield() if waited < SPIN else time.sleep(NAP)
+
+
+class Memory:
+    """A slot for the gradients of each rank of a host, and the flags."""
+
+    def __init__(self, file: Path, numbers: int, dtype: torch.dtype, ranks: int, flags: int) -> None:
+        per_rank = -(-flags * 8 // LINE) * LINE
+        slot = -(-numbers * dtype.itemsize // LINE) * LINE
+        self.size = size_of(numbers, dtype, ranks, flags)
+        with file.open("r+b") as stream:
+            self.map = mmap.mmap(stream.fileno(), self.size)
+        everything = torch.frombuffer(self.map, dtype=torch.uint8)
+        begin = per_rank * ranks
+        self.flags = np.frombuffer(self.map, np.int64, begin // 8).reshape(ranks, -1)
+        self.slots = [everything[begin + r * slot :][: numbers * dtype.itemsize].view(dtype) for r in range(ranks)]
+
+
+def size_of(numbers: int, dtype: torch.dtype, ranks: int, flags: int) -> int:
+    return ranks * (-(-flags * 8 // LINE) * LINE + -(-numbers * dtype.itemsize // LINE) * LINE)
+
+
+def shared(
+    parameters: Sequence[nn.Parameter],
+    group: dist.ProcessGroup,
+    between: dist.ProcessGroup | None = None,
+    timeout: float = 60.0,
+) -> Shared | str:
+    """All ranks of the group, which are on one host, call this together. -> a reducer, or why there can be none."""
+    numbers, ranks = sum(p.numel() for p in parameters), dist.get_world_size(group)
+    flags = 2 * len(groups_of([p.numel() for p in reversed(parameters)], GROUP // parameters[0].element_size())) + 1
+    size = size_of(numbers, parameters[0].dtype, ranks, flags)
+    why, name = "", ""
+    if dist.get_rank(group) == 0:
+        try:
+            folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            handle, name = tempfile.mkstemp(prefix="plait-", dir=folder)
+            try:
+                os.posix_fallocate(handle, 0, size)  # a write to memory that is not there would kill the process
+            finally:
+                os.close(handle)
+        except OSError as e:
+            why = f"{size / 2**20:,.0f} MB of shared memory are not free ({e.strerror})"
+    why, name = told(f"{why}\n{name}".encode(), group).decode().split("\n", 1)
+    memory = None if why else Memory(Path(name), numbers, parameters[0].dtype, ranks, flags)
+    dist.barrier(group)
+    if name and dist.get_rank(group) == 0:
+        Path(name).unlink(missing_ok=True)  # whoever has mapped it still has it; nobody is left to clear it away later
+    return why if memory is None else Shared(parameters, group, memory, between, timeout)
+
+
+def why_not_shared(parameters: Sequence[nn.Parameter]) -> str | None:
+    """What keeps these gradients out of shared memory, on any host."""
+    if platform.machine() not in STRONG:
+        return f"shared memory between ranks is for x86-64, this is {platform.machine()}"
+    kinds = {(p.dtype, p.device.type) for p in parameters}
+    if len(kinds) > 1 or next(iter(kinds))[1] != "cpu":
+        return "the parameters are not all of one type on the CPU"
+    return None
+
+
+def groups_of(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:
+    """Consecutive parameters together, until they have so many numbers."""
+    groups, first, count = [], 0, 0
+    for k, size in enumerate(sizes, 1):
+        count += size
+        if count >= least or k == len(sizes):
+            groups.append((first, k))
+            first, count = k, 0
+    return groups
+
+
+def make_reducer(
+    parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, way: str, hosts: Sequence[str], timeout: float
+) -> tuple[Reducer, str]:
+    """All ranks of the group call this together. hosts: of each rank of the group. -> the reducer, and how it works."""
+    if way == "server":
+        return Server(parameters, group), "a server"
+    if way == "network" or dist.get_world_size(group) == 1:
+        return Network(parameters, group), "the network"
+    names = list(dict.fromkeys(hosts))
+    there = [[r for r, host in enumerate(hosts) if host == name] for name in names]  # per host
+    why = why_not_shared(parameters)
+    if why is None and len({len(ranks) for ranks in there}) > 1:
+        why = "the hosts have different numbers of data ranks"
+    if why is None and len(there[0]) == 1:
+        why = "every data rank is on a host of its own"
+    found: Shared | str = why or ""
+    if why is None:
+        world = [dist.get_global_rank(group, r) for r in range(len(hosts))]
+        me, inner, between = dist.get_rank(group), group, None
+        if len(names) > 1:
+            mine = next(ranks for ranks in there if me in ranks)
+            column = [ranks[mine.index(me)] for ranks in there]
+            inner, between = (
+                dist.new_group([world[r] for r in ranks], use_local_synchronization=True) for ranks in (mine, column)
+            )
+        found = shared(parameters, inner, between, timeout)
+    if isinstance(found, Shared):
+        return found, "shared memory" if len(names) == 1 else "shared memory and the network"
+    if way == "shared":
+        raise PlaitError(f"data ranks by shared memory: {found}; use data={len(hosts)}:network.")
+    return Network(parameters, group), f"the network ({found})"

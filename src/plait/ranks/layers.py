@@ -1,0 +1,383 @@
+"""Layers over ranks: every rank holds some consecutive layers, and chunks of time flow through them, and back.
+
+It is exact: all chunks of a step see the same weights. What runs when is in a schedule (schedule.py). While a message
+has not come yet, a stage computes gradients of weights. Those are always added in the same order, so a result does not
+depend on timing.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..engines import Derivative, Engine, Needs, Prepared
+from ..errors import PlaitError
+from ..layout import Layout
+from .schedule import Op, Schedule, Span, cut, wavefront
+from .stack import Later, Network, OneLayer
+
+Work = Any  # of torch.distributed: a message under way
+
+
+class Plan(NamedTuple):
+    """How a network is cut. It decides the order of sums, so a run keeps it."""
+
+    split: Sequence[int]  # layers of each stage
+    chunks: int
+    micro: int = 1
+    step_cost: float = 0.0  # of a step, in rows: chunks have about the same number of rows, counted so
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "split": list(self.split)}
+
+    @classmethod
+    def of(cls, value: Any) -> "Plan":
+        """What as_dict gave, as it came back from JSON."""
+        try:
+            plan = cls(
+                tuple(map(int, value["split"])), int(value["chunks"]), int(value["micro"]), float(value["step_cost"])
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise PlaitError(f"a plan of stages cannot be read ({type(e).__name__}: {e}).") from None
+        if min(*plan.split, plan.chunks, plan.micro) < 1 or not 0 <= plan.step_cost < 1e9:
+            raise PlaitError(f"a plan of stages makes no sense: {plan}.")
+        return plan
+
+    def bounds(self, layout: Layout) -> Sequence[int]:
+        """Where the chunks of a batch begin, and the end: 0, ..., T."""
+        return cut([self.step_cost + size for size in layout.sizes], self.chunks)
+
+    def micros(self, layout: Layout) -> "list[Micro]":
+        count = min(self.micro, layout.B)
+        return [Micro(self, *layout.part(m, count), m, count) for m in range(count)]
+
+
+class Micro:
+    """A micro-batch: some sequences of a batch, cut into chunks of time."""
+
+    def __init__(self, plan: Plan, layout: Layout, rows: Tensor, number: int, count: int) -> None:
+        bounds = plan.bounds(layout)
+        self.layout, self.rows = layout, rows  # rows: where its rows are in the batch
+        self.columns = slice(number, None, count)  # its sequences, counted from the longest
+        self.chunks = [layout.cut(t0, t1) for t0, t1 in pairwise(bounds)]
+        self.slices = [layout.rows(t0, t1) for t0, t1 in pairwise(bounds)]
+
+
+class Kept(NamedTuple):
+    """What a layer keeps of a chunk for its derivative."""
+
+    x: Tensor
+    memory: Sequence[Tensor]
+    mask: Tensor | None  # of the dropout behind it
+
+
+class Result(NamedTuple):
+    loss: float  # the part that this stage has: all of it, or 0
+    states: list[Tensor]  # of its layers, after the last step: (layers, B, .) each
+
+
+class Stage:
+    """The layers of one rank, with what comes before and after them, if they are the first or the last."""
+
+    def __init__(self, network: Network, plan: Plan, group: dist.ProcessGroup | None) -> None:
+        self.network, self.plan, self.group = network, plan, group
+        self.number, self.count = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        if self.count != len(plan.split):
+            raise PlaitError(f"a plan for {len(plan.split)} stages, and {self.count} ranks: expected one rank a stage.")
+        begin = sum(plan.split[: self.number])
+        self.layers: Sequence[OneLayer] = network.layers[begin : begin + plan.split[self.number]]
+        self.begin = begin
+        self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
+        self.parameters = [p for p in network.stages(plan.split)[self.number] if p.requires_grad]
+        self.spans: list[Span] | None = None  # what ran when, if somebody asks
+
+    def run(
+        self, inputs: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None, divisor: float
+    ) -> Result:
+        """Both passes. Adds to the .grad of the parameters of this stage.
+
+        inputs, targets (N, ...): rows; only the first and the last stage read them. state: (layers, B, .) each, of the
+        layers of this stage, longest sequence first. divisor: what the sum of the losses of all rows is divided by.
+        """
+        if layout.N == 0:
+            return Result(0.0, [] if state is None else list(state))
+        return Pass(self, inputs, targets, layout, state, divisor).run()
+
+    def peer(self, stage: int) -> int:
+        assert self.group is not None
+        return dist.get_global_rank(self.group, stage)
+
+
+class Pass:
+    """One step of a stage, forward and back."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        inputs: Tensor,
+        targets: Tensor,
+        layout: Layout,
+        state: Sequence[Tensor] | None,
+        divisor: float,
+    ) -> None:
+        self.stage, self.inputs, self.targets, self.layout, self.divisor = stage, inputs, targets, layout, divisor
+        self.micros = stage.plan.micros(layout)
+        self.schedule = schedule_of(tuple(len(m.chunks) for m in self.micros), stage.count)
+        self.engines: list[Engine] = [layer.engine() for layer in stage.layers]
+        self.prepared: list[Prepared] = [
+            engine.prepare(layer.cell, layer.weights())
+            for engine, layer in zip(self.engines, stage.layers, strict=True)
+        ]
+        like = stage.layers[0].parameters()[0].detach()
+        self.like = like
+        # per layer and micro-batch: the states, and on the way back their derivatives; per state (1, B, .)
+        self.running = {
+            (l, m): [
+                like.new_zeros(1, micro.layout.B, width)
+                if state is None
+                else state[k][l : l + 1, micro.columns].contiguous()
+                for k, width in enumerate(p.widths)
+            ]
+            for l, p in enumerate(self.prepared)
+            for m, micro in enumerate(self.micros)
+        }
+        self.d_running: dict[tuple[int, int], list[Tensor]] = {}
+        self.kept: dict[tuple[int, int, int], Kept] = {}  # per layer, micro-batch, chunk
+        self.derivatives: dict[tuple[int, int, int], Derivative] = {}
+        self.later: dict[tuple[int, int], Later] = {}  # per micro-batch and chunk: of the head's parameters
+        self.d_outputs: dict[tuple[int, int], Tensor] = {}  # of the head's input
+        self.outputs: dict[tuple[int, int], Tensor] = {}  # of the last layer, until the head has read them
+        self.d_first: list[Tensor] = []  # per micro-batch: of the rows that come from the network's beginning
+        self.loss = like.new_zeros((), dtype=torch.float64)
+        self.do: dict[str, Callable[[int, int], None]] = {
+            "F": self.forward,
+            "D": self.decode,
+            "I": self.back,
+            "W": self.weights,
+            "V": self.decoder_weights,
+        }
+
+    def run(self) -> Result:
+        stage = self.stage
+        self.begin()
+        self.mail = Mail(stage, self.messages())
+        line, done = self.schedule.lines[stage.number], set[Op]()
+        fill = deque(line.fill)
+        for op in line.main:
+            while not self.mail.has(op):
+                if fill and done.issuperset(self.schedule.needs[fill[0]]):
+                    self.execute(fill[0], done)
+                    fill.popleft()
+                else:
+                    self.mail.wait(op)
+            self.execute(op, done)
+        for op in fill:
+            self.execute(op, done)
+        self.mail.close()
+        self.finish()
+        states = [
+            torch.cat([self.whole(l, k) for l in range(len(self.prepared))])
+            for k in range(len(self.prepared[0].widths))
+        ]
+        return Result(float(self.loss), states)
+
+    def execute(self, op: Op, done: set[Op]) -> None:
+        spans, began = self.stage.spans, time.perf_counter()
+        self.do[op.kind](op.micro, op.chunk)
+        done.add(op)
+        if spans is not None:
+            spans.append(Span(op, began, time.perf_counter()))
+
+    def whole(self, l: int, k: int) -> Tensor:  # (1, B, .)
+        """State k of layer l for all sequences, from those of the micro-batches."""
+        if len(self.micros) == 1:
+            return self.running[l, 0][k]
+        found = self.like.new_empty(1, self.layout.B, self.prepared[l].widths[k])
+        for m, micro in enumerate(self.micros):
+            found[:, micro.columns] = self.running[l, m][k]
+        return found
+
+    # --- messages
+    def messages(self) -> "Iterator[Message]":
+        """Those that come, in the order of the ops that need them."""
+        stage = self.stage
+        for op in self.schedule.lines[stage.number].main:
+            source = stage.number - 1 if op.kind == "F" else stage.number + 1
+            if op.kind in "FI" and 0 <= source < stage.count:
+                # forward: what goes into the first layer; back: the derivative of what left the last one
+                width = stage.network.layers[stage.begin - 1].width if op.kind == "F" else stage.layers[-1].width
+                N = self.micros[op.micro].chunks[op.chunk].N
+                yield Message(op, source, self.tag(op), self.like.new_empty(N, width))
+
+    def tag(self, op: Op) -> int:
+        chunks = [len(m.chunks) for m in self.micros]
+        return 2 * (sum(chunks[: op.micro]) + op.chunk) + (op.kind == "I")
+
+    def send(self, kind: str, m: int, k: int, rows: Tensor, to: int) -> None:
+        self.mail.send(rows.contiguous().view(-1, rows.shape[-1]), to, self.tag(Op(kind, to, m, k)))
+
+    # --- forward
+    def begin(self) -> None:
+        stage = self.stage
+        for p in stage.parameters:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        if stage.is_first:
+            with torch.enable_grad():
+                single = len(self.micros) == 1
+                inputs = [self.inputs if single else self.inputs[m.rows] for m in self.micros]
+                self.x0: list[Tensor] = [stage.network.first(rows) for rows in inputs]
+            for x in self.x0:
+                if x.dim() != 2:
+                    raise PlaitError(
+                        f"the rows that go into the layers have {x.dim()} axes: expected 2, row and column."
+                    )
+            if any(x.requires_grad for x in self.x0):
+                self.d_first = [torch.empty_like(x) for x in self.x0]
+
+    def forward(self, m: int, k: int) -> None:
+        stage, micro = self.stage, self.micros[m]
+        layout, rows = micro.chunks[k], micro.slices[k]
+        x = self.x0[m].detach()[rows] if stage.is_first else self.mail.take(Op("F", stage.number, m, k))
+        if layout.batch_sizes is None:
+            x = x.view(layout.T, layout.B, -1)
+        for l, (engine, p, layer) in enumerate(zip(self.engines, self.prepared, stage.layers, strict=True)):
+            running, B = self.running[l, m], layout.B
+            entering = running if running[0].shape[1] == B else [s[:, :B] for s in running]
+            y, finals, memory = engine.forward([p], x, entering, layout)
+            if entering is running:
+                running[:] = finals
+            else:
+                for state, final in zip(running, finals, strict=True):
+                    state[:, :B] = final
+            mask = None
+            if layer.dropout and layer.module.training:
+                dropped, mask = torch.native_dropout(y, layer.dropout, True)
+            self.kept[l, m, k] = Kept(x, memory, mask)
+            x = y if mask is None else dropped
+        if stage.is_last:
+            self.outputs[m, k] = x
+        else:
+            self.send("F", m, k, x, stage.number + 1)
+
+    def decode(self, m: int, k: int) -> None:
+        h, micro = self.outputs.pop((m, k)), self.micros[m]
+        targets = self.targets if len(self.micros) == 1 else self.targets[micro.rows]
+        loss, d_h, self.later[m, k] = self.stage.network.head.rows(
+            h.reshape(-1, h.shape[-1]), targets[micro.slices[k]], self.divisor
+        )
+        self.loss += loss
+        self.d_outputs[m, k] = d_h
+
+    # --- back
+    def back(self, m: int, k: int) -> None:
+        stage, micro = self.stage, self.micros[m]
+        layout = micro.chunks[k]
+        d = self.d_outputs.pop((m, k)) if stage.is_last else self.mail.take(Op("I", stage.number, m, k))
+        if layout.batch_sizes is None:
+            d = d.view(layout.T, layout.B, -1)
+        B, is_final = layout.B, k == len(micro.chunks) - 1
+        for l in reversed(range(len(stage.layers))):
+            engine, p, layer, kept = self.engines[l], self.prepared[l], stage.layers[l], self.kept[l, m, k]
+            if kept.mask is not None:
+                d = d * kept.mask.view(d.shape) / (1 - layer.dropout)
+            needs = Needs.but_weights([p], x=not (stage.is_first and l == 0) or bool(self.d_first))
+            if is_final and micro.layout.is_dense:
+                d_last: list[Tensor | None] = [None] * len(p.widths)
+            else:
+                if is_final:
+                    self.d_running[l, m] = [self.like.new_zeros(1, micro.layout.B, width) for width in p.widths]
+                d_last = [s[:, :B] for s in self.d_running[l, m]]
+            g = engine.backward([p], kept.x, kept.memory, d, d_last, layout, needs=needs, spend=True)
+            if micro.layout.is_dense:
+                self.d_running[l, m] = g.states
+            else:
+                for state, found in zip(self.d_running[l, m], g.states, strict=True):
+                    state[:, :B] = found
+            self.derivatives[l, m, k] = g.derivatives[0]
+            if g.x is not None:
+                d = g.x
+        if not stage.is_first:
+            self.send("I", m, k, d, stage.number - 1)
+        elif self.d_first:
+            self.d_first[m][micro.slices[k]] = d.view(-1, d.shape[-1])
+
+    def weights(self, m: int, k: int) -> None:
+        layout = self.micros[m].chunks[k]
+        for l, (engine, p, layer) in enumerate(zip(self.engines, self.prepared, self.stage.layers, strict=True)):
+            kept, derivative = self.kept.pop((l, m, k)), self.derivatives.pop((l, m, k))
+            tape = p.room(layout, 1).tape(kept.memory[0], layout)
+            into = [q.grad for q in layer.parameters()]
+            wanted = [q.requires_grad for q in layer.parameters()]
+            engine.weight_gradients(p, kept.x.reshape(-1, kept.x.shape[-1]), tape, derivative, wanted, into)
+
+    def decoder_weights(self, m: int, k: int) -> None:
+        later = self.later.pop((m, k))
+        if later is not None:
+            later()
+
+    def finish(self) -> None:
+        for x, d in zip(self.x0 if self.stage.is_first else [], self.d_first, strict=False):
+            x.backward(d)
+
+
+@lru_cache(64)
+def schedule_of(chunks: tuple[int, ...], stages: int) -> Schedule:
+    return wavefront(chunks, stages)
+
+
+class Message(NamedTuple):
+    op: Op  # which needs it
+    source: int  # stage
+    tag: int
+    rows: Tensor
+
+
+class Mail:
+    """Messages between stages: all receives are posted at the start, and a thread waits for them."""
+
+    def __init__(self, stage: Stage, messages: Iterator[Message]) -> None:
+        self.stage = stage
+        self.coming = {message.op: message for message in messages}
+        self.there = {op: threading.Event() for op in self.coming}
+        self.error: Exception | None = None
+        self.sent: list[tuple[Work, Tensor]] = []  # a tensor must stay as it is until it has left
+        works = [dist.irecv(m.rows, stage.peer(m.source), group=stage.group, tag=m.tag) for m in self.coming.values()]
+        if works:
+            threading.Thread(target=self.listen, args=(works,), name="plait mail", daemon=True).start()
+
+    def listen(self, works: Sequence[Work]) -> None:
+        """A work of gloo is never done until somebody waits for it."""
+        try:
+            for work, event in zip(works, self.there.values(), strict=True):
+                work.wait()
+                event.set()
+        except Exception as e:
+            self.error = e
+            for event in self.there.values():
+                event.set()
+
+    def has(self, op: Op) -> bool:
+        return op not in self.there or self.there[op].is_set()
+
+    def wait(self, op: Op) -> None:
+        self.there[op].wait()
+
+    def take(self, op: Op) -> Tensor:
+        if self.error is not None:
+            raise self.error
+        return self.coming.pop(op).rows
+
+    def send(self, rows: Tensor, to: int, tag: int) -> None:
+        self.sent.append((dist.isend(rows, self.stage.peer(to), group=self.stage.group, tag=tag), rows))
+
+    def close(self) -> None:
+        for work, _ in self.sent:
+            work.wait()

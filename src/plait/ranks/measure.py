@@ -1,0 +1,212 @@
+"""What the parts of a pipeline cost here; and from that, which stage gets which layers, and how many chunks."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..layout import Layout
+from .layers import Plan, Stage
+from .mesh import Mesh
+from .schedule import Op, Timeline, simulate, split, wavefront
+from .shape import Shape
+from .stack import Head, Later, Network
+from .talk import tell_all, told
+
+CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
+TRIED = (2, 6)  # numbers of chunks that are measured
+REPEATS = 3
+MOST_SPLITS = 300  # that are all tried; of more, only the most even one
+
+
+class Cost(NamedTuple):
+    """Seconds of an op: for the call, for each step, for each row, and for packing weights at the first call."""
+
+    call: float
+    step: float
+    row: float
+    pack: float
+
+    def of(self, layout: Layout, is_first: bool) -> float:
+        return self.call + self.step * layout.T + self.row * layout.N + self.pack * is_first
+
+    @classmethod
+    def fit(cls, samples: Sequence[tuple[int, int, bool, float]]) -> "Cost":
+        """From (steps, rows, is first, seconds). Steps and rows may say the same: then both have a part in it.
+
+        No number is below 0: what would be is left out, and the others are fitted again.
+        """
+        table, seconds = np.array([[1.0, *row[:3]] for row in samples]), np.array([row[3] for row in samples])
+        scale, used, found = np.maximum(table.max(0), 1e-12), [0, 1, 2, 3], np.zeros(4)
+        while used:
+            fitted = np.linalg.lstsq(table[:, used] / scale[used], seconds, rcond=1e-6)[0]
+            if fitted.min() >= 0:
+                found[used] = fitted / scale[used]
+                break
+            used.pop(int(fitted.argmin()))
+        return cls(*found.tolist())
+
+
+class Costs(NamedTuple):
+    """Of a network: per kind of op and layer, then of the decoder."""
+
+    layers: Sequence[dict[str, Cost]]  # F, I, W
+    decoder: dict[str, Cost]  # D, V
+    latency: float  # seconds of a message
+    byte: float  # seconds for each byte of one
+    width: int  # bytes of a row that goes from stage to stage
+
+    def of(self, plan: Plan, layout: Layout) -> Callable[[Op], float]:
+        """What each op of a step costs."""
+        micros, ends = plan.micros(layout), np.cumsum([0, *plan.split]).tolist()
+
+        def cost(op: Op) -> float:
+            chunks = micros[op.micro].chunks
+            chunk, first = chunks[op.chunk], op.micro == 0
+            if op.kind in "DV":
+                return self.decoder[op.kind].of(chunk, False)
+            is_first = first and op.chunk == (len(chunks) - 1 if op.kind == "I" else 0) and op.kind != "W"
+            mine = self.layers[ends[op.place] : ends[op.place + 1]]
+            return sum(layer[op.kind].of(chunk, is_first) for layer in mine)
+
+        return cost
+
+    def link(self, plan: Plan, layout: Layout) -> Callable[[Op, Op], float]:
+        micros = plan.micros(layout)
+        return lambda a, b: self.latency + self.byte * self.width * micros[a.micro].chunks[a.chunk].N
+
+    def simulate(self, plan: Plan, layout: Layout) -> Timeline:
+        schedule = wavefront([len(m.chunks) for m in plan.micros(layout)], len(plan.split))
+        return simulate(schedule, self.of(plan, layout), self.link(plan, layout))
+
+
+class Nothing(Head):
+    """In place of a decoder, where the layers alone are measured."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        return []
+
+    def rows(self, h: Tensor, target: Tensor, divisor: float) -> tuple[Tensor, Tensor, Later]:
+        return h.new_zeros(()), torch.ones_like(h), None
+
+
+Batch = tuple[Tensor, Tensor, Layout]  # inputs, targets, layout
+
+
+def measure(network: Network, batches: Sequence[Batch], mesh: Mesh) -> Costs:
+    """All ranks measure at the same time: two on one host slow each other down, as they will in training."""
+    random = torch.get_rng_state()
+    first, *others = network.layers
+    dist.barrier(mesh.everyone)
+    layers = [samples(Network(network.first, [first], Nothing()), batches, "FIW")]
+    if others:  # they are alike but for the first, as a rule; else each is measured
+        alike = len({(o.module.hidden_size, o.width, o.cell) for o in network.layers}) == 1
+        some = others[:1] if alike else others
+        found = [samples(Network(Embed(layer.parameters()[0]), [layer], Nothing()), batches, "FIW") for layer in some]
+        layers += found * len(others) if alike else found
+    decoder = samples(Network(network.first, [first], network.head), batches, "DV")
+    latency, byte = link(mesh)
+    torch.set_rng_state(random)
+    for p in nn.ModuleList([network.first, *(layer.module for layer in network.layers)]).parameters():
+        p.grad = None
+    for p in network.head.parameters():
+        p.grad = None
+    numbers = tell_all([layers, decoder, latency, byte], mesh.everyone)  # the mean of all ranks
+    means = [mean([n[0][l] for n in numbers]) for l in range(len(layers))]
+    item = first.parameters()[0].element_size()
+    return Costs(
+        means,
+        mean([n[1] for n in numbers]),
+        sum(n[2] for n in numbers) / len(numbers),
+        sum(n[3] for n in numbers) / len(numbers),
+        network.layers[0].width * item,
+    )
+
+
+def mean(found: Sequence[dict[str, Sequence[float]]]) -> dict[str, Cost]:
+    return {kind: Cost(*np.mean([some[kind] for some in found], 0).tolist()) for kind in found[0]}
+
+
+class Embed(nn.Module):
+    """Some rows as wide as a layer's input, in place of what the layer below would give."""
+
+    def __init__(self, w_ih: Tensor) -> None:
+        super().__init__()
+        self.like = w_ih
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.full_like(self.like[:1], 0.1).detach().expand(len(inputs), -1).contiguous().requires_grad_()
+
+
+def samples(network: Network, batches: Sequence[Batch], kinds: str) -> dict[str, Cost]:
+    """Runs a network of one layer as a pipeline of one stage, in more and less chunks."""
+    found: dict[str, dict[tuple[int, int, bool], list[float]]] = {kind: {} for kind in kinds}
+    for _ in range(REPEATS):
+        for inputs, targets, layout in batches:
+            for chunks in TRIED:
+                plan = Plan((1,), chunks)
+                stage = Stage(network, plan, None)
+                stage.spans = []
+                stage.run(inputs, targets, layout, None, layout.N)
+                parts = plan.micros(layout)[0].chunks
+                for op, start, end in stage.spans:
+                    if op.kind in kinds:
+                        chunk, is_first = parts[op.chunk], op.chunk == (len(parts) - 1 if op.kind == "I" else 0)
+                        key = chunk.T, chunk.N, is_first and op.kind in "FI"
+                        found[op.kind].setdefault(key, []).append(end - start)
+    return {kind: Cost.fit([(*key, float(np.median(s))) for key, s in some.items()]) for kind, some in found.items()}
+
+
+def link(mesh: Mesh) -> tuple[float, float]:
+    """Seconds of a message between two neighbours of the pipeline, and for each byte of it."""
+    group = mesh.group("layers")
+    me, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    seconds = []
+    for size in (1_000, 1_000_000):
+        data, times = torch.zeros(size, dtype=torch.uint8), []
+        for _ in range(6):
+            began = time.perf_counter()
+            for away in (0, 1):  # there and back
+                if me == (0 if away == 0 else last):
+                    dist.send(data, dist.get_global_rank(group, last if away == 0 else 0), group=group)
+                elif me == (last if away == 0 else 0):
+                    dist.recv(data, dist.get_global_rank(group, 0 if away == 0 else last), group=group)
+            times.append((time.perf_counter() - began) / 2)
+        seconds.append(float(np.median(times)))
+    return (0.0, 0.0) if last == 0 else (seconds[0], max(0.0, (seconds[1] - seconds[0]) / 999_000))
+
+
+def choose(network: Network, batches: Sequence[Batch], shape: Shape, mesh: Mesh) -> Plan:
+    """The same plan on all ranks: the quickest of those that were simulated, with what was measured."""
+    L, S = len(network.layers), shape.layers
+    if S > L:
+        split([1.0] * L, S)  # says what is wrong
+    costs = measure(network, batches, mesh)
+    plan = best(costs, [layout for _, _, layout in batches], shape, L) if mesh.is_first else None
+    return Plan.of(json.loads(told(json.dumps(plan.as_dict()).encode() if plan else b"", mesh.everyone)))
+
+
+def best(costs: Costs, layouts: Sequence[Layout], shape: Shape, L: int) -> Plan:
+    row = costs.layers[-1]["F"].row + costs.layers[-1]["I"].row
+    step = (costs.layers[-1]["F"].step + costs.layers[-1]["I"].step) / row if row > 0 else 0.0
+    step = round(min(max(step, 0.0), 1000.0), 3)
+    most = max(layout.T for layout in layouts)
+    chunks = [shape.chunks] if shape.chunks else [c for c in CHUNKS if c <= most]
+    found = [Plan(s, c, shape.micro, step) for s in splits(costs, layouts[0], shape, L) for c in chunks]
+    return min(found, key=lambda plan: sum(costs.simulate(plan, layout).total for layout in layouts))
+
+
+def splits(costs: Costs, layout: Layout, shape: Shape, L: int) -> list[tuple[int, ...]]:
+    S = shape.layers
+    if comb(L - 1, S - 1) <= MOST_SPLITS:
+        return [tuple(b - a for a, b in pairwise((0, *ends, L))) for ends in combinations(range(1, L), S - 1)]
+    work = [sum(cost.of(layout, False) for cost in layer.values()) for layer in costs.layers]
+    last = sum(cost.of(layout, False) for cost in costs.decoder.values())
+    return [split(work, S, last=last)]

@@ -1,0 +1,206 @@
+"""The mesh: data x layers x time ranks of torch.distributed, and steps of training on it."""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import PlaitError
+from ..layout import Layout
+from .data import Reducer, make_reducer
+from .layers import Plan, Result, Stage
+from .schedule import split
+from .shape import AXES, Shape
+from .stack import AnyHead, Loss, Network, Stack
+from .talk import all_ranks, tell_all
+
+
+def backend(device: str) -> str:
+    """Which of torch's backends carries tensors of a device."""
+    return "nccl" if device == "cuda" else "gloo"
+
+
+class Mesh:
+    """Where this process is among all that train one network.
+
+        mesh = plait.ranks.Mesh(data=2, layers=2)  # under torchrun, mpiexec or srun, with four processes
+        step = mesh.parallelise(model, loss)  # model: a plait.ranks.Stack
+        loss = step(x, y, lengths)  # both passes; leaves .grad on the parameters that this rank holds
+
+    data: ranks with different parts of a batch; None: as many as there are. layers: ranks that share the layers out.
+    way, micro, chunks: as in `--parallel data=2:server,layers=2:micro=2:chunks=7`
+    ranks: which processes, if not all
+    """
+
+    def __init__(
+        self,
+        data: int | None = None,
+        layers: int = 1,
+        time: int = 1,
+        *,
+        way: str = "auto",
+        micro: int = 1,
+        chunks: int | None = None,
+        timeout: float = 60.0,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        if not dist.is_initialized():
+            from .group import join
+            from .world import find
+
+            world = find(os.environ)
+            if world is None:
+                raise PlaitError("a mesh needs several processes: start this program with torchrun, mpiexec or srun.")
+            join(world, timeout)
+        everyone = list(range(dist.get_world_size())) if ranks is None else list(ranks)
+        self.shape = Shape(data, layers, time, way, micro, chunks).filled(len(everyone))
+        self.timeout, self.ranks = timeout, everyone
+        grid = torch.tensor(everyone).reshape(self.shape.data or 1, layers, time)
+        self.device_mesh = DeviceMesh("cpu", grid, mesh_dim_names=AXES)
+        place = self.device_mesh.get_coordinate()
+        if place is None:
+            raise PlaitError(f"rank {dist.get_rank()} is not in this mesh: its ranks are {everyone}.")
+        self.data_rank, self.stage, _ = place
+        self.everyone: dist.ProcessGroup = (
+            all_ranks() if ranks is None else dist.new_group(everyone, use_local_synchronization=True)
+        )
+        self.is_first = dist.get_rank() == everyone[0]
+
+    @classmethod
+    def of(cls, shape: Shape, timeout: float) -> "Mesh":
+        """All processes, in a shape that was read from a command line."""
+        s = shape
+        return cls(s.data, s.layers, s.time, way=s.way, micro=s.micro, chunks=s.chunks, timeout=timeout)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The ranks that differ from this one along an axis only."""
+        return self.device_mesh.get_group(axis)
+
+    def hosts(self, axis: str) -> list[str]:
+        """Of the ranks along an axis."""
+        return [row["host"] for row in tell_all({"host": host_name()}, self.group(axis))]
+
+    def reducer(self, parameters: Sequence[nn.Parameter]) -> tuple[Reducer, str]:
+        """What adds the gradients of these parameters over the data ranks, and how."""
+        return make_reducer(parameters, self.group("data"), self.shape.way, self.hosts("data"), self.timeout)
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Each of them, added over all ranks."""
+        total = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(total, group=self.everyone)
+        return total.tolist()
+
+    def parallelise(self, model: Stack, loss: Loss, plan: Plan | None = None) -> "Step":
+        """A step of training for a model on this mesh.
+
+        loss(outputs, targets): the mean over the rows that it is given, such as torch.nn.functional.cross_entropy
+        plan: which stage has how many layers, and chunks; without it an even split, and four chunks a stage
+        """
+        if not isinstance(model, Stack):
+            raise PlaitError(
+                f"parallelise needs a plait.ranks.Stack(first, rnn, head), found {type(model).__name__}; for any other "
+                "model use torch's DistributedDataParallel on plait.accelerate(model)."
+            )
+        head = AnyHead(model.head, lambda h, target: loss(model.head(h), target))
+        network = Network.of(model.first, list(model.rnn), head)
+        return Step(self, network, plan or even_plan(self.shape, len(network.layers)))
+
+
+class Step:
+    """Both passes over a mesh."""
+
+    def __init__(self, mesh: Mesh, network: Network, plan: Plan) -> None:
+        self.mesh, self.network = mesh, network
+        self.stage = Stage(network, plan, mesh.group("layers"))
+        self.reducer, self.way = mesh.reducer(self.stage.parameters)
+        self.tied = Tied(self.stage, mesh)
+        self.states: list[Tensor] | None = None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that this rank holds: give them to the optimizer."""
+        return self.stage.parameters
+
+    def __call__(self, x: Tensor, y: Tensor, lengths: Any = None, *, carry: bool = False) -> float:
+        """The mean loss over all rows of all data ranks; .grad of this rank's parameters is its derivative.
+
+        x, y: (T, B, ...), or (B, T, ...) if the layers are batch_first: this data rank's part of the batch. All stages
+        are given the same. lengths: (B,), if the sequences have different lengths
+        carry: the layers start from the states in which the last call left them, not from zeros
+        """
+        batch_first = self.network.layers[0].module.batch_first
+        T, B = x.shape[:2][:: -1 if batch_first else 1]
+        if y.shape[:2] != x.shape[:2]:
+            raise PlaitError(f"targets of shape {tuple(y.shape)} for an input of shape {tuple(x.shape)}: not alike.")
+        if lengths is None:
+            layout, places = Layout(T, B), None
+        else:
+            layout = Layout.of_lengths(lengths, T, B)
+            places = layout.places(T, batch_first)
+        rows = [rows_of(t, places, batch_first) for t in (x, y)]
+        state = None
+        if carry and self.states is not None:
+            state = [s if layout.permutation is None else s[:, layout.permutation] for s in self.states]
+        loss, states = self.run(rows[0], rows[1], layout, state)
+        self.states = [s if layout.inverse is None else s[:, layout.inverse] for s in states]
+        return self.mesh.sum(loss)[0]
+
+    def run(
+        self, inputs: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None, divisor: float = 0
+    ) -> Result:
+        """Rows in. divisor: rows of all data ranks, if this rank knows them. -> the loss that this rank has"""
+        if not divisor:
+            count = torch.tensor(float(layout.N), dtype=torch.float64)
+            dist.all_reduce(count, group=self.mesh.group("data"))
+            divisor = max(1.0, float(count))
+        self.reducer.begin()
+        self.reducer.lend()
+        result = self.stage.run(inputs, targets, layout, state, divisor)
+        self.tied.add()
+        self.reducer.finish()
+        return result
+
+    def norm(self) -> Tensor:
+        """Of the gradients of all parameters, on all stages."""
+        tied = self.tied.parameters if self.stage.number else []  # they count once
+        mine = [p.grad for p in self.parameters if p.grad is not None and not any(p is q for q in tied)]
+        square = nn.utils.get_total_norm(mine).double().square()
+        dist.all_reduce(square, group=self.mesh.group("layers"))
+        return square.sqrt().to(mine[0].dtype)
+
+
+class Tied:
+    """Parameters that the first and the last stage share: both have a gradient of it, and it is their sum."""
+
+    def __init__(self, stage: Stage, mesh: Mesh) -> None:
+        stages = stage.network.stages(stage.plan.split)
+        both = {id(p) for p in stages[0]} & {id(p) for p in stages[-1]} if len(stages) > 1 else set()
+        self.parameters = [p for p in stage.parameters if id(p) in both]
+        self.group: dist.ProcessGroup | None = None
+        if both and (stage.is_first or stage.is_last):
+            ends = [stage.peer(0), stage.peer(stage.count - 1)]
+            self.group = dist.new_group(ends, use_local_synchronization=True)
+
+    def add(self) -> None:
+        for p in self.parameters:
+            assert p.grad is not None
+            dist.all_reduce(p.grad, group=self.group)
+
+
+def even_plan(shape: Shape, layers: int) -> Plan:
+    return Plan(split([1.0] * layers, shape.layers), shape.chunks or 4 * shape.layers, shape.micro)
+
+
+def rows_of(padded: Tensor, places: Tensor | None, batch_first: bool) -> Tensor:  # (T, B, ...) -> (N, ...)
+    if places is not None:
+        return padded.flatten(0, 1)[places]
+    return (padded.transpose(0, 1) if batch_first else padded).flatten(0, 1)
+
+
+def host_name() -> str:
+    return socket.gethostname()
