@@ -57,14 +57,32 @@ def test_the_drawing_in_the_docstring(function: Callable[..., Schedule], made: S
 def test_a_wavefront() -> None:
     assert "\n" + drawing(wavefront((3,), 2)) == (
         """
+0F0 0F1 0F2  .   .   .  0I2 0W2 0I1 0W1 0I0 0W0
+ .  1F0 1F1 1F2 1D2 1I2 1D1 1I1 1D0 1I0 1V2 1V1 1V0 1W2 1W1 1W0"""
+    )
+
+
+def test_some_chunks_are_decoded_early() -> None:
+    assert "\n" + drawing(wavefront((3,), 2, early=1)) == (
+        """
+0F0 0F1 0F2  .   .   .   .  0I2 0W2 0I1 0I0 0W1 0W0
+ .  1F0 1D0 1F1 1F2 1D2 1I2 1D1 1I1 1I0 1V0 1V2 1V1 1W2 1W1 1W0"""
+    )
+    assert "1F0 1D0 1F1 1F2 1D2 1I2 1D1 1I1 1I0 1V0 1V2 1V1 1W2 1W1 1W0" in inspect.getdoc(wavefront)
+
+
+def test_all_chunks_are_decoded_early() -> None:
+    assert "\n" + drawing(wavefront((3,), 2, early=3)) == (
+        """
 0F0 0F1 0F2  .   .   .   .   .  0I2 0I1 0I0 0W2 0W1 0W0
  .  1F0 1D0 1F1 1D1 1F2 1D2 1I2 1I1 1I0 1V0 1V1 1V2 1W2 1W1 1W0"""
     )
+    assert wavefront((3,), 2, early=99) == wavefront((3,), 2, early=3)
 
 
 def test_waits_are_filled() -> None:
     """Stage 0 is slow forward and stage 1 is slow on its way back: each has something to do while it waits."""
-    assert "\n" + drawing(wavefront((3,), 2), table({"0F": 3, "1I": 2})) == (
+    assert "\n" + drawing(wavefront((3,), 2, early=3), table({"0F": 3, "1I": 2})) == (
         """
 0F0  =   =  0F1  =   =  0F2  =   =   .   .   .   .  0I2 0W2 0I1 0W1 0I0 0W0
  .   .   .  1F0 1D0 1V0 1F1 1D1 1V1 1F2 1D2 1I2  =  1I1  =  1I0  =  1V2 1W2 1W1 1W0"""
@@ -72,7 +90,7 @@ def test_waits_are_filled() -> None:
 
 
 def test_a_filler_is_not_interrupted() -> None:
-    assert "\n" + drawing(wavefront((2,), 2), table({"0F": 3, "V": 4})) == (
+    assert "\n" + drawing(wavefront((2,), 2, early=2), table({"0F": 3, "V": 4})) == (
         """
 0F0  =   =  0F1  =   =   .   .   .   .   .   .  0I1 0I0 0W1 0W0
  .   .   .  1F0 1D0 1V0  =   =   =  1F1 1D1 1I1 1I0 1V1  =   =   =  1W1 1W0"""
@@ -80,7 +98,7 @@ def test_a_filler_is_not_interrupted() -> None:
 
 
 def test_two_micro_batches() -> None:
-    assert "\n" + drawing(wavefront((2, 1), 2)) == (
+    assert "\n" + drawing(wavefront((2, 1), 2, early=3)) == (
         """
 0F0.0 0F0.1 0F1.0   .     .     .     .     .   0I0.1 0I0.0 0I1.0 0W0.1 0W0.0 0W1.0
   .   1F0.0 1D0.0 1F0.1 1D0.1 1F1.0 1D1.0 1I0.1 1I0.0 1I1.0 1V0.0 1V0.1 1V1.0 1W0.1 1W0.0 1W1.0"""
@@ -124,7 +142,7 @@ def test_what_is_needed() -> None:
 
 def test_two_stages_by_hand() -> None:
     """The message of 1I0 comes at 17, just when stage 0 ends 0I1: it is there."""
-    timeline = simulate(wavefront((2,), 2), table({"F": 2, "D": 3, "I": 2}), lambda a, b: 0.5)
+    timeline = simulate(wavefront((2,), 2, early=2), table({"F": 2, "D": 3, "I": 2}), lambda a, b: 0.5)
     assert {f"{op.place}{op.kind}{op.chunk}": (start, end) for op, start, end in timeline.spans} == {
         "0F0": (0, 2),
         "0F1": (2, 4),
@@ -152,8 +170,12 @@ def test_two_stages_by_hand() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 3, 7])
 @pytest.mark.parametrize("chunks", [1, 2, 5])
 def test_a_total_that_is_known(stages: int, chunks: int) -> None:
-    """The last stage begins its way back at S - 1 + 2 K, and has 3 K to do; stage 0 begins S - 1 later, and has 2 K."""
-    assert simulate(wavefront((chunks,), stages), one).total == stages - 1 + 4 * chunks + max(chunks, stages - 1)
+    """The last stage begins at S - 1, and has 5 K to do; its last chunk goes back at S - 1 + 3 K, and is S - 1 later at
+    stage 0, which has one W left. If all is decoded early, it goes back after 2 K, and stage 0 has 2 K to do from then.
+    """
+    late, early = (simulate(wavefront((chunks,), stages, early=e), one).total for e in (0, chunks))
+    assert late == max(stages - 1 + 5 * chunks, 2 * (stages - 1) + 3 * chunks + 1)
+    assert early == stages - 1 + 4 * chunks + max(chunks, stages - 1)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 7])
@@ -167,7 +189,7 @@ def test_the_bubble_of_a_pipeline(stages: int, chunks: int) -> None:
 
 def test_a_thousand_stages() -> None:
     """It takes seconds; looking at all ops again after each of them would take hours."""
-    assert simulate(wavefront((32,), 1024), one).total == 1023 + 4 * 32 + 1023
+    assert simulate(wavefront((32,), 1024), one).total == 1023 + 3 * 32 + 1023 + 1
 
 
 def test_to_sum_early_pays_where_messages_are_slow() -> None:
@@ -210,7 +232,7 @@ def some_schedules(draw: st.DrawFn) -> Schedule:
 
 any_schedule = st.one_of(
     some_schedules(),
-    st.builds(wavefront, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 4)),
+    st.builds(wavefront, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 9)),
     st.builds(data, st.integers(1, 4), st.integers(1, 3)),
     st.builds(server, st.integers(1, 4)),
 )

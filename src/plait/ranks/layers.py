@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     split: Sequence[int]  # layers of each stage
     chunks: int
     micro: int = 1
+    early: int = 0  # chunks that are decoded on the way forward
     step_cost: float = 0.0  # of a step, in rows: chunks have about the same number of rows, counted so
 
     def as_dict(self) -> dict[str, Any]:
@@ -41,12 +42,11 @@ class Plan(NamedTuple):
     def of(cls, value: Any) -> "Plan":
         """What as_dict gave, as it came back from JSON."""
         try:
-            plan = cls(
-                tuple(map(int, value["split"])), int(value["chunks"]), int(value["micro"]), float(value["step_cost"])
-            )
+            chunks, micro, early = (int(value[name]) for name in ("chunks", "micro", "early"))
+            plan = cls(tuple(map(int, value["split"])), chunks, micro, early, float(value["step_cost"]))
         except (KeyError, TypeError, ValueError) as e:
             raise PlaitError(f"a plan of stages cannot be read ({type(e).__name__}: {e}).") from None
-        if min(*plan.split, plan.chunks, plan.micro) < 1 or not 0 <= plan.step_cost < 1e9:
+        if min(*plan.split, plan.chunks, plan.micro, 1 + plan.early) < 1 or not 0 <= plan.step_cost < 1e9:
             raise PlaitError(f"a plan of stages makes no sense: {plan}.")
         return plan
 
@@ -57,6 +57,12 @@ class Plan(NamedTuple):
     def micros(self, layout: Layout) -> "list[Micro]":
         count = min(self.micro, layout.B)
         return [Micro(self, *layout.part(m, count), m, count) for m in range(count)]
+
+    def schedule(self, micros: "Sequence[Micro]") -> Schedule:
+        return made(tuple(len(m.chunks) for m in micros), len(self.split), self.early)
+
+
+made = lru_cache(64)(wavefront)
 
 
 class Micro:
@@ -129,7 +135,7 @@ class Pass:
     ) -> None:
         self.stage, self.inputs, self.targets, self.layout, self.divisor = stage, inputs, targets, layout, divisor
         self.micros = stage.plan.micros(layout)
-        self.schedule = schedule_of(tuple(len(m.chunks) for m in self.micros), stage.count)
+        self.schedule = stage.plan.schedule(self.micros)
         self.engines: list[Engine] = [layer.engine() for layer in stage.layers]
         self.prepared: list[Prepared] = [
             engine.prepare(layer.cell, layer.weights())
@@ -156,13 +162,6 @@ class Pass:
         self.outputs: dict[tuple[int, int], Tensor] = {}  # of the last layer, until the head has read them
         self.d_first: list[Tensor] = []  # per micro-batch: of the rows that come from the network's beginning
         self.loss = like.new_zeros((), dtype=torch.float64)
-        self.do: dict[str, Callable[[int, int], None]] = {
-            "F": self.forward,
-            "D": self.decode,
-            "I": self.back,
-            "W": self.weights,
-            "V": self.decoder_weights,
-        }
 
     def run(self) -> Result:
         stage = self.stage
@@ -190,7 +189,7 @@ class Pass:
 
     def execute(self, op: Op, done: set[Op]) -> None:
         spans, began = self.stage.spans, time.perf_counter()
-        self.do[op.kind](op.micro, op.chunk)
+        DO[op.kind](self, op.micro, op.chunk)
         done.add(op)
         if spans is not None:
             spans.append(Span(op, began, time.perf_counter()))
@@ -328,9 +327,14 @@ class Pass:
             x.backward(d)
 
 
-@lru_cache(64)
-def schedule_of(chunks: tuple[int, ...], stages: int) -> Schedule:
-    return wavefront(chunks, stages)
+# Not in the pass itself: it would refer to itself, and its memory would be free only when Python looks for circles.
+DO: dict[str, Callable[[Pass, int, int], None]] = {
+    "F": Pass.forward,
+    "D": Pass.decode,
+    "I": Pass.back,
+    "W": Pass.weights,
+    "V": Pass.decoder_weights,
+}
 
 
 class Message(NamedTuple):

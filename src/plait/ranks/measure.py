@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from ..layout import Layout
 from .layers import Plan, Stage
 from .mesh import Mesh
-from .schedule import Op, Timeline, simulate, split, wavefront
+from .schedule import Op, Timeline, simulate, split
 from .shape import Shape
 from .stack import Head, Later, Network
 from .talk import tell_all, told
 
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 TRIED = (2, 6)  # numbers of chunks that are measured
-REPEATS = 3
+REPEATS = 4
 MOST_SPLITS = 300  # that are all tried; of more, only the most even one
 
 
@@ -83,7 +83,7 @@ class Costs(NamedTuple):
         return lambda a, b: self.latency + self.byte * self.width * micros[a.micro].chunks[a.chunk].N
 
     def simulate(self, plan: Plan, layout: Layout) -> Timeline:
-        schedule = wavefront([len(m.chunks) for m in plan.micros(layout)], len(plan.split))
+        schedule = plan.schedule(plan.micros(layout))
         return simulate(schedule, self.of(plan, layout), self.link(plan, layout))
 
 
@@ -161,7 +161,7 @@ def samples(network: Network, batches: Sequence[Batch], kinds: str) -> dict[str,
                         chunk, is_first = parts[op.chunk], op.chunk == (len(parts) - 1 if op.kind == "I" else 0)
                         key = chunk.T, chunk.N, is_first and op.kind in "FI"
                         found[op.kind].setdefault(key, []).append(end - start)
-    return {kind: Cost.fit([(*key, float(np.median(s))) for key, s in some.items()]) for kind, some in found.items()}
+    return {kind: Cost.fit([(*key, min(s)) for key, s in some.items()]) for kind, some in found.items()}
 
 
 def link(mesh: Mesh) -> tuple[float, float]:
@@ -199,7 +199,12 @@ def best(costs: Costs, layouts: Sequence[Layout], shape: Shape, L: int) -> Plan:
     step = round(min(max(step, 0.0), 1000.0), 3)
     most = max(layout.T for layout in layouts)
     chunks = [shape.chunks] if shape.chunks else [c for c in CHUNKS if c <= most]
-    found = [Plan(s, c, shape.micro, step) for s in splits(costs, layouts[0], shape, L) for c in chunks]
+    found = [
+        Plan(s, c, shape.micro, early, step)
+        for s in splits(costs, layouts[0], shape, L)
+        for c in chunks
+        for early in sorted({min(c, e) for e in (0, 1, 2, c // 4, c // 3, c // 2)})
+    ]
     return min(found, key=lambda plan: sum(costs.simulate(plan, layout).total for layout in layouts))
 
 

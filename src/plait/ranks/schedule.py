@@ -90,14 +90,20 @@ class Schedule:
 # --- schedules
 
 
-def wavefront(chunks: Sequence[int], stages: int) -> Schedule:
+def wavefront(chunks: Sequence[int], stages: int, early: int = 0) -> Schedule:
     """A pipeline of layers: a stage works on one chunk of time, while the next stage works on the chunk before.
 
     chunks: how many there are in each micro-batch. All micro-batches go forward before the first goes back. With two
     stages, one micro-batch of three chunks, and the same time for each op (0F2 is stage 0, forward, chunk 2):
 
-        0F0 0F1 0F2  .   .   .   .   .  0I2 0I1 0I0 0W2 0W1 0W0
-         .  1F0 1D0 1F1 1D1 1F2 1D2 1I2 1I1 1I0 1V0 1V1 1V2 1W2 1W1 1W0
+        0F0 0F1 0F2  .   .   .  0I2 0W2 0I1 0W1 0I0 0W0
+         .  1F0 1F1 1F2 1D2 1I2 1D1 1I1 1D0 1I0 1V2 1V1 1V0 1W2 1W1 1W0
+
+    A chunk is decoded when it is about to go back: then the other stages have gradients of weights to compute between
+    two chunks, and wait less. early: how many chunks are decoded on the way forward, where the last stage would wait;
+    with early=1 the second line is
+
+         .  1F0 1D0 1F1 1F2 1D2 1I2 1D1 1I1 1I0 1V0 1V2 1V1 1W2 1W1 1W0
     """
     check_count("stages", stages)
     check_count("micro-batches", len(chunks))
@@ -115,9 +121,13 @@ def wavefront(chunks: Sequence[int], stages: int) -> Schedule:
             needs[W] = (I,)
             if s == last:
                 needs |= {D: (F,), V: (D,)}
-        kinds = "FD" if s == last else "F"
-        main = [Op(kind, s, m, k) for m, k in forth for kind in kinds] + [Op("I", s, m, k) for m, k in back]
-        fill = [Op("V", s, m, k) for m, k in forth if s == last] + [Op("W", s, m, k) for m, k in back]
+        main: list[Op] = []
+        for n, (m, k) in enumerate(forth):
+            main += [Op(kind, s, m, k) for kind in ("FD" if s == last and n < early else "F")]
+        for m, k in back:
+            decode = s == last and Op("D", s, m, k) not in main
+            main += [Op(kind, s, m, k) for kind in ("DI" if decode else "I")]
+        fill = [op._replace(kind="V") for op in main if op.kind == "D"] + [Op("W", s, m, k) for m, k in back]
         lines.append(Line(tuple(main), tuple(fill)))
     return Schedule(tuple(lines), needs)
 
