@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import PlaitError
 
 if TYPE_CHECKING:
-    from . import cells, data, engines, solvers
+    from . import cells, data, engines, ranks, solvers
     from .cells import Cell
     from .kernels.pool import release
     from .ladder.rungs import check_cell
@@ -22,7 +22,7 @@ HOMES = {  # name -> the module that has it
     "check_cell": "ladder.rungs",
     "release": "kernels.pool",
 }
-MODULES = ("cells", "data", "engines", "solvers")
+MODULES = ("cells", "data", "engines", "ranks", "solvers")
 __all__ = [
     "GRU",
     "LSTM",
@@ -38,6 +38,7 @@ __all__ = [
     "engines",
     "layer",
     "packed",
+    "ranks",
     "release",
     "restore",
     "solvers",

@@ -67,6 +67,30 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def test_the_learning_rate_warms_up_and_fits_the_batch(tmp_path: Path) -> None:
+    """lr * sqrt(batch / lr_batch), from a part of it to all of it in the first steps, and then as the schedule says."""
+    used: list[float] = []
+
+    def record(self, *args: object) -> None:
+        used.append(self.param_groups[0]["lr"])
+
+    settings = TrainSettings(epochs=3, batch="5", lr=0.4, lr_batch=20, warmup=6, schedule="decay", decay_after=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.optim.Adam, "step", record)
+        outcome = train(Recall(settings), settings, Run(tmp_path))
+    full = 0.4 * (5 / 20) ** 0.5
+    assert len(used) == 12  # 20 sequences, 5 at a time, three times
+    factors = [1.0] * 4 + [0.5] * 4 + [0.25] * 4  # decay after the first epoch
+    expected = [full * factor * min(1.0, (k + 1) / 6) for k, factor in enumerate(factors)]
+    assert used == pytest.approx(expected)
+    assert outcome.progress.history[0]["lr"] == pytest.approx(full)  # the schedule's, without the warm-up
+
+
+def test_a_batch_of_another_size_needs_a_number() -> None:
+    with pytest.raises(PlaitError, match="lr_batch with batch 'full': give the batch as a number"):
+        TrainSettings(batch="full", lr_batch=20)
+
+
 def test_clipping_is_torchs() -> None:
     for most in (0.5, 1e3):
         layer = nn.Linear(4, 3)

@@ -82,6 +82,16 @@ class Reducer(ABC):
         optimizer.step()
 
 
+class Single(Reducer):
+    """One rank has the whole batch: there is nothing to add."""
+
+    def advance(self) -> None:
+        """Its gradients are the sum."""
+
+    def complete(self) -> None:
+        """Nobody is waited for."""
+
+
 class Network(Reducer):
     """By torch.distributed: between hosts, or where there is no shared memory."""
 
@@ -310,9 +320,11 @@ def make_reducer(
     parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, way: str, hosts: Sequence[str], timeout: float
 ) -> tuple[Reducer, str]:
     """All ranks of the group call this together. hosts: of each rank of the group. -> the reducer, and how it works."""
+    if dist.get_world_size(group) == 1:
+        return Single(parameters, group), "one rank"
     if way == "server":
         return Server(parameters, group), "a server"
-    if way == "network" or dist.get_world_size(group) == 1:
+    if way == "network":
         return Network(parameters, group), "the network"
     names = list(dict.fromkeys(hosts))
     there = [[r for r, host in enumerate(hosts) if host == name] for name in names]  # per host

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from .. import engines
 from ..cells import Cell
@@ -140,6 +141,11 @@ def layers_of(rnns: Sequence[nn.Module]) -> Iterator[OneLayer]:
             )
         if not isinstance(layer.solver, Serial):
             raise PlaitError(f"layers: solver {layer.solver} cannot be in a pipeline: use plait.Serial().")
+        if is_parametrized(layer):
+            raise PlaitError(
+                f"layers: the weights of {type(layer).__name__} are parametrized, and a pipeline needs plain ones: remove "
+                "the parametrizations, or use data ranks."
+            )
         for number in range(layer.num_layers):
             is_last = number == layer.num_layers - 1
             yield OneLayer(layer, number, 0.0 if is_last else layer.dropout)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -149,7 +149,8 @@ class Loop:
                 norm = crew.clip(self.parameters, settings.clip)
                 if not math.isfinite(norm):
                     raise diverged("the gradient", norm, progress, self.run)
-            crew.update(optimizer)
+            with warming(optimizer, settings.warmup, progress.epoch * len(self.sampler) + progress.position):
+                crew.update(optimizer)
             progress.position += 1
             progress.loss += value * count
             progress.count += count
@@ -190,6 +191,22 @@ class Loop:
             progress.best, progress.best_epoch = measure, progress.epoch
             state.best = {k: v.detach().clone() for k, v in task.model.state_dict().items()}
         self.reporter.epoch(row)
+
+
+@contextmanager
+def warming(optimizer: torch.optim.Optimizer, warmup: int, done: int) -> Iterator[None]:
+    """A lower learning rate in the first steps. `done`: how many there were. The schedule goes on from the full one."""
+    if done >= warmup:
+        yield
+        return
+    full = [group["lr"] for group in optimizer.param_groups]
+    for group, lr in zip(optimizer.param_groups, full, strict=True):
+        group["lr"] = lr * (done + 1) / warmup
+    try:
+        yield
+    finally:
+        for group, lr in zip(optimizer.param_groups, full, strict=True):
+            group["lr"] = lr
 
 
 def diverged(what: str, value: float, progress: Progress, run: Run | None) -> PlaitError:

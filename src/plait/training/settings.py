@@ -1,5 +1,6 @@
 """What can be set about training. A setting is written once: command line, config.json and --resume read it here."""
 
+import math
 import re
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ class TrainSettings:
     batch: str = option("32", "Sequences per step: 1 (stochastic), a number (mini-batch), or full.")
     optimizer: str = option("adam", "sgd, adam or adamw.")
     lr: float = option(0.002, "Learning rate.")
+    lr_batch: int | None = option(
+        None, "The batch that --lr is for: with another it is multiplied by the square root of their ratio."
+    )
+    warmup: int = option(0, "Steps in which the learning rate rises to its full value.")
     momentum: float = option(0.0, "Momentum, for sgd.")
     weight_decay: float = option(0.0, "Weight decay.")
     clip: float = option(1.0, "Largest norm of the gradient; 0 turns clipping off.")
@@ -50,6 +55,7 @@ class TrainSettings:
         for name, least, most in (
             ("epochs", 1, 10**9),
             ("lr", 1e-12, 1e6),
+            ("warmup", 0, 10**9),
             ("momentum", 0, 1),
             ("weight_decay", 0, 1e6),
             ("clip", 0, 1e9),
@@ -64,6 +70,10 @@ class TrainSettings:
         self.only_with("decay", self.schedule == "decay", "schedule decay")
         self.only_with("decay_after", self.schedule == "decay", "schedule decay")
         self.batch_size(1)
+        if self.lr_batch is not None:
+            between("lr_batch", self.lr_batch, 1, 10**9)
+            if self.batch == "full":
+                raise PlaitError("lr_batch with batch 'full': give the batch as a number, or leave lr_batch out.")
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
@@ -85,12 +95,17 @@ class TrainSettings:
             raise PlaitError(f"batch {self.batch}: must be at most 999999999, or 'full'.")
         return min(int(self.batch), size)
 
+    @property
+    def scaled_lr(self) -> float:
+        """A larger batch has less noise in its gradient, and allows larger steps."""
+        return self.lr * math.sqrt(int(self.batch) / self.lr_batch) if self.lr_batch else self.lr
+
     def make_optimizer(self, model: "nn.Module") -> "Optimizer":
         from torch import optim
 
         extra = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
         optimizer: Optimizer = getattr(optim, OPTIMIZERS[self.optimizer])(
-            model.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True, **extra
+            model.parameters(), lr=self.scaled_lr, weight_decay=self.weight_decay, fused=True, **extra
         )
         return optimizer
 
