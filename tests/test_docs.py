@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs import free_port
 from plait import cli
+from processes import finish, start
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -88,3 +90,13 @@ def test_links_lead_somewhere(page: str) -> None:
     assert targets or page == "CHANGELOG.md", "a page that leads nowhere"
     for target in targets:
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_a_loop_of_ones_own_on_a_mesh() -> None:
+    """The example needs four processes."""
+    (text,) = blocks("docs/ranks.md", "python")
+    common = {"WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": 1}
+    started = [start(text, **{k: str(v) for k, v in (common | {"RANK": r, "LOCAL_RANK": r}).items()}) for r in range(4)]
+    printed = [finish(process)[0] for process in started]
+    assert re.fullmatch(r"(loss \d\.\d\d\d\n){3}", printed[0])
+    assert printed[1:] == ["", "", ""]

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 from math import comb
 from typing import NamedTuple
@@ -20,10 +20,12 @@ from .shape import Shape
 from .stack import Head, Later, Network
 from .talk import tell_all, told
 
-CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
+CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
 TRIED = (2, 6)  # numbers of chunks that are measured
-REPEATS = 4
-MOST_SPLITS = 300  # that are all tried; of more, only the most even one
+REPEATS = 5  # at the most
+LONGEST = 1.0  # seconds after which nothing is measured again
+MOST_SPLITS = 10_000  # that are looked at; of more, only the most even one
+SIMULATED = 3  # splits
 
 
 class Cost(NamedTuple):
@@ -63,28 +65,30 @@ class Costs(NamedTuple):
     byte: float  # seconds for each byte of one
     width: int  # bytes of a row that goes from stage to stage
 
-    def of(self, plan: Plan, layout: Layout) -> Callable[[Op], float]:
-        """What each op of a step costs."""
+    def simulate(self, plan: Plan, layout: Layout) -> Timeline:
+        """A step of this plan, without what comes before and after both passes."""
         micros, ends = plan.micros(layout), np.cumsum([0, *plan.split]).tolist()
 
         def cost(op: Op) -> float:
             chunks = micros[op.micro].chunks
-            chunk, first = chunks[op.chunk], op.micro == 0
+            chunk = chunks[op.chunk]
             if op.kind in "DV":
                 return self.decoder[op.kind].of(chunk, False)
-            is_first = first and op.chunk == (len(chunks) - 1 if op.kind == "I" else 0) and op.kind != "W"
-            mine = self.layers[ends[op.place] : ends[op.place + 1]]
-            return sum(layer[op.kind].of(chunk, is_first) for layer in mine)
+            first = len(chunks) - 1 if op.kind == "I" else 0
+            is_first = op.micro == 0 and op.chunk == first and op.kind != "W"
+            return sum(layer[op.kind].of(chunk, is_first) for layer in self.layers[ends[op.place] : ends[op.place + 1]])
 
-        return cost
+        def link(a: Op, b: Op) -> float:
+            return self.latency + self.byte * self.width * micros[a.micro].chunks[a.chunk].N
 
-    def link(self, plan: Plan, layout: Layout) -> Callable[[Op, Op], float]:
-        micros = plan.micros(layout)
-        return lambda a, b: self.latency + self.byte * self.width * micros[a.micro].chunks[a.chunk].N
+        return simulate(plan.schedule(micros), cost, link)
 
-    def simulate(self, plan: Plan, layout: Layout) -> Timeline:
-        schedule = plan.schedule(plan.micros(layout))
-        return simulate(schedule, self.of(plan, layout), self.link(plan, layout))
+    def busiest(self, counts: Sequence[int], layout: Layout) -> float:
+        """Seconds of the stage with the most to do, if the layers are shared out so: no schedule is quicker."""
+        layers = [sum(cost.of(layout, False) for cost in layer.values()) for layer in self.layers]
+        stages = [sum(layers[a:b]) for a, b in pairwise(np.cumsum([0, *counts]).tolist())]
+        stages[-1] += sum(cost.of(layout, False) for cost in self.decoder.values())
+        return max(stages)
 
 
 class Nothing(Head):
@@ -148,7 +152,10 @@ class Embed(nn.Module):
 def samples(network: Network, batches: Sequence[Batch], kinds: str) -> dict[str, Cost]:
     """Runs a network of one layer as a pipeline of one stage, in more and less chunks."""
     found: dict[str, dict[tuple[int, int, bool], list[float]]] = {kind: {} for kind in kinds}
-    for _ in range(REPEATS):
+    began = time.perf_counter()
+    for repeat in range(REPEATS):
+        if repeat and time.perf_counter() - began > LONGEST:
+            break
         for inputs, targets, layout in batches:
             for chunks in TRIED:
                 plan = Plan((1,), chunks)
@@ -194,24 +201,25 @@ def choose(network: Network, batches: Sequence[Batch], shape: Shape, mesh: Mesh)
 
 
 def best(costs: Costs, layouts: Sequence[Layout], shape: Shape, L: int) -> Plan:
-    row = costs.layers[-1]["F"].row + costs.layers[-1]["I"].row
-    step = (costs.layers[-1]["F"].step + costs.layers[-1]["I"].step) / row if row > 0 else 0.0
-    step = round(min(max(step, 0.0), 1000.0), 3)
+    """The quickest plan in the simulation: of the most even splits, with more and less chunks."""
+    layer = costs.layers[-1]
+    row, step = (sum(getattr(layer[kind], name) for kind in "FI") for name in ("row", "step"))
+    step_cost = round(min(step / row, 1000.0), 3) if row > 0 else 0.0
     most = max(layout.T for layout in layouts)
     chunks = [shape.chunks] if shape.chunks else [c for c in CHUNKS if c <= most]
     found = [
-        Plan(s, c, shape.micro, early, step)
-        for s in splits(costs, layouts[0], shape, L)
+        Plan(s, c, shape.micro, early, step_cost)
+        for s in splits(costs, layouts[0], shape.layers, L)
         for c in chunks
-        for early in sorted({min(c, e) for e in (0, 1, 2, c // 4, c // 3, c // 2)})
+        for early in sorted({0, min(c, 1), c // 4})
     ]
     return min(found, key=lambda plan: sum(costs.simulate(plan, layout).total for layout in layouts))
 
 
-def splits(costs: Costs, layout: Layout, shape: Shape, L: int) -> list[tuple[int, ...]]:
-    S = shape.layers
-    if comb(L - 1, S - 1) <= MOST_SPLITS:
-        return [tuple(b - a for a, b in pairwise((0, *ends, L))) for ends in combinations(range(1, L), S - 1)]
-    work = [sum(cost.of(layout, False) for cost in layer.values()) for layer in costs.layers]
-    last = sum(cost.of(layout, False) for cost in costs.decoder.values())
-    return [split(work, S, last=last)]
+def splits(costs: Costs, layout: Layout, stages: int, L: int) -> list[tuple[int, ...]]:
+    """Those whose busiest stage has the least to do."""
+    if comb(L - 1, stages - 1) > MOST_SPLITS:
+        work = [sum(cost.of(layout, False) for cost in layer.values()) for layer in costs.layers]
+        return [split(work, stages, last=sum(cost.of(layout, False) for cost in costs.decoder.values()))]
+    every = [tuple(b - a for a, b in pairwise((0, *ends, L))) for ends in combinations(range(1, L), stages - 1)]
+    return sorted(every, key=lambda counts: costs.busiest(counts, layout))[:SIMULATED]

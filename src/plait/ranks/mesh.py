@@ -17,7 +17,7 @@ from .layers import Plan, Result, Stage
 from .schedule import split
 from .shape import AXES, Shape
 from .stack import AnyHead, Loss, Network, Stack
-from .talk import all_ranks, tell_all
+from .talk import all_ranks, new_group, tell_all
 
 
 def backend(device: str) -> str:
@@ -61,14 +61,14 @@ class Mesh:
         self.shape = Shape(data, layers, time, way, micro, chunks).filled(len(everyone))
         self.timeout, self.ranks = timeout, everyone
         grid = torch.tensor(everyone).reshape(self.shape.data or 1, layers, time)
-        self.device_mesh = DeviceMesh("cpu", grid, mesh_dim_names=AXES)
-        place = self.device_mesh.get_coordinate()
-        if place is None:
+        places = (grid == dist.get_rank()).nonzero().tolist()
+        if not places:
             raise PlaitError(f"rank {dist.get_rank()} is not in this mesh: its ranks are {everyone}.")
-        self.data_rank, self.stage, _ = place
-        self.everyone: dist.ProcessGroup = (
-            all_ranks() if ranks is None else dist.new_group(everyone, use_local_synchronization=True)
-        )
+        self.data_rank, self.stage, _ = d, l, t = places[0]
+        # Not left to DeviceMesh: ranks that are not in the mesh would have to take part, and none has our timeout.
+        groups = [new_group(line.tolist(), timeout) for line in (grid[:, l, t], grid[d, :, t], grid[d, l])]
+        self.device_mesh = DeviceMesh.from_group(groups, "cpu", grid, mesh_dim_names=AXES)
+        self.everyone = all_ranks() if ranks is None else new_group(everyone, timeout)
         self.is_first = dist.get_rank() == everyone[0]
 
     @classmethod
@@ -96,7 +96,7 @@ class Mesh:
         return total.tolist()
 
     def parallelise(self, model: Stack, loss: Loss, plan: Plan | None = None) -> "Step":
-        """A step of training for a model on this mesh.
+        """A step of training for a model on this mesh. All ranks take the weights of the first one.
 
         loss(outputs, targets): the mean over the rows that it is given, such as torch.nn.functional.cross_entropy
         plan: which stage has how many layers, and chunks; without it an even split, and four chunks a stage
@@ -106,6 +106,8 @@ class Mesh:
                 f"parallelise needs a plait.ranks.Stack(first, rnn, head), found {type(model).__name__}; for any other "
                 "model use torch's DistributedDataParallel on plait.accelerate(model)."
             )
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.data, self.ranks[0], group=self.everyone)
         head = AnyHead(model.head, lambda h, target: loss(model.head(h), target))
         network = Network.of(model.first, list(model.rnn), head)
         return Step(self, network, plan or even_plan(self.shape, len(network.layers)))
@@ -184,7 +186,7 @@ class Tied:
         self.group: dist.ProcessGroup | None = None
         if both and (stage.is_first or stage.is_last):
             ends = [stage.peer(0), stage.peer(stage.count - 1)]
-            self.group = dist.new_group(ends, use_local_synchronization=True)
+            self.group = new_group(ends, mesh.timeout)
 
     def add(self) -> None:
         for p in self.parameters:

@@ -143,8 +143,8 @@ def layers_of(rnns: Sequence[nn.Module]) -> Iterator[OneLayer]:
             raise PlaitError(f"layers: solver {layer.solver} cannot be in a pipeline: use plait.Serial().")
         if is_parametrized(layer):
             raise PlaitError(
-                f"layers: the weights of {type(layer).__name__} are parametrized, and a pipeline needs plain ones: remove "
-                "the parametrizations, or use data ranks."
+                f"layers: the weights of {type(layer).__name__} are parametrized, and a pipeline needs plain ones: "
+                "remove the parametrizations, or use data ranks."
             )
         for number in range(layer.num_layers):
             is_last = number == layer.num_layers - 1
