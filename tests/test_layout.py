@@ -234,6 +234,20 @@ def test_pieces_are_sequences_of_their_own(pair: tuple[Layout, list[int]], c: in
         assert pieces.layout.sizes == layout.sizes
 
 
+@given(pair=layouts(), of=st.integers(1, 4), data=st.data())
+def test_a_part_has_every_kth_sequence(pair: tuple[Layout, list[int]], of: int, data: st.DataObject) -> None:
+    """Its rows are those of these sequences, step after step."""
+    (layout, lengths), of = pair, min(of, pair[0].B)
+    k = data.draw(st.integers(0, of - 1))
+    part, rows = layout.part(k, of)
+    every = rows_of(lengths)
+    mine = [every[row] for row in rows.tolist()]
+    assert mine == [(t, b) for t, b in every if b % of == k]
+    assert part.lengths.tolist() == lengths[k::of]
+    assert part.N == len(rows)
+    assert (part.batch_sizes is None) == (layout.batch_sizes is None)
+
+
 def test_pieces_of_a_dense_layout_lie_piece_after_piece() -> None:
     K, c, B = 3, 4, 2
     pieces = Layout(K * c, B).pieces(c)
