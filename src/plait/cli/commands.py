@@ -7,7 +7,7 @@ import typer
 from .. import __version__, bench
 from ..tasks.settings import ForecastSettings, LanguageSettings
 from ..training.settings import TrainSettings, check_seed
-from .options import Json, Out, Resume, Run, Seed, Threads, make_option, with_options
+from .options import Json, MaxRestarts, Out, Parallel, Resume, Run, Seed, Threads, Timeout, make_option, with_options
 
 HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose from, training from here."
 HOW: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
@@ -36,13 +36,16 @@ def add_task(name: str, kind: type[TrainSettings], about: str) -> None:
         resume: Resume = None,
         threads: Threads = None,
         json: Json = None,
+        parallel: Parallel = None,
+        max_restarts: MaxRestarts = 0,
+        timeout: Timeout = 60.0,
         **settings: Any,
     ) -> None:
-        from .output import Output
-        from .train import train_task
+        from .train import Asked, train_task
 
         given = {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
-        train_task(name, settings, given, out, resume, Output(json), threads)
+        asked = Asked(name, settings, given, out, resume, threads, parallel, timeout, max_restarts, json)
+        raise typer.Exit(train_task(asked))
 
 
 add_task(

@@ -16,6 +16,11 @@ Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result there too; - prints only it.")
 ]
 Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default: runs/TASK-N)")]
+Parallel = Annotated[
+    str | None, typer.Option(help="Train with several processes: data=2, layers=2, or both; see docs/ranks.md.")
+]
+MaxRestarts = Annotated[int, typer.Option(help="How often all processes start again after one was lost.")]
+Timeout = Annotated[float, typer.Option(help="Seconds until a process that does not answer counts as lost.")]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, with its own settings.")]
 
 

@@ -28,6 +28,13 @@ class Output:
         if json_file is not None and json_file != "-":
             check_target(Path(json_file), f"--json {json_file}")
 
+    @classmethod
+    def silent(cls) -> "Output":
+        """Of a process whose result another one prints."""
+        output = cls(None)
+        output.console.quiet = True
+        return output
+
     def line(self, text: str = "") -> None:
         self.console.print(text)
 

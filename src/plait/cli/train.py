@@ -1,10 +1,14 @@
 """What `plait train` does, and prints."""
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import cells, engines, tasks
+from ..errors import PlaitError, between
+from ..ranks.shape import Shape
+from ..ranks.world import find
 from ..tasks.base import NamedTask
 from ..training import signals
 from ..training.loop import Outcome, train
@@ -15,32 +19,79 @@ from .output import Output
 from .runs import open_run
 
 
-def train_task(
-    name: str,
-    options: dict[str, Any],
-    given: set[str],
-    out: str | None,
-    resume: str | None,
-    output: Output,
-    threads: int | None,
-) -> None:
-    if resume is None:
+class Asked(NamedTuple):
+    """The command line of `plait train`."""
+
+    task: str
+    options: dict[str, Any]
+    given: set[str]  # those of the options that stood there
+    out: str | None
+    resume: str | None
+    threads: int | None
+    parallel: str | None
+    timeout: float
+    max_restarts: int
+    json: str | None
+
+
+def train_task(asked: Asked) -> int:
+    """By this process, by several that it starts, or as one of several that were started -> the exit code"""
+    between("max_restarts", asked.max_restarts, 0, 10**6)
+    between("timeout", asked.timeout, 1, 10**6)
+    shape = None if asked.parallel is None else Shape.parse(asked.parallel)
+    world = find(os.environ)
+    if world is not None:
+        from .together import join_and_train
+
+        return join_and_train(world, asked)
+    output = Output(asked.json)
+    if asked.resume is not None:
+        config = Run.open(asked.resume).config(asked.task)
+        shape = shape or mesh_of(config, asked.resume)
+    else:
+        tasks.get(asked.task).kind(**asked.options)  # what is wrong with them is said once, not by every rank
+    if asked.max_restarts and (shape is None or shape.size == 1):
+        raise PlaitError(f"--max-restarts {asked.max_restarts} goes with --parallel: leave it out.")
+    if shape is not None and shape.size > 1:
+        from .together import start_workers
+
+        return start_workers(asked, shape, output)
+    return train_alone(asked, output)
+
+
+def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
+    """Of a run that was trained by several processes."""
+    try:
+        return Shape.parse(config["parallel"]["mesh"]) if config.get("parallel") else None
+    except (KeyError, TypeError, AttributeError, PlaitError) as e:
+        raise PlaitError(f"{path}/config.json has a mesh that makes no sense ({e}): restore it from a copy.") from None
+
+
+def train_alone(asked: Asked, output: Output) -> int:
+    name, options = asked.task, asked.options
+    if asked.resume is None:
         cls = tasks.get(name)
         settings = cls.kind(**options)
-        used = set_threads(threads)
+        used = set_threads(asked.threads)
         task = cls.read(settings)
-        run: Run = Run.create(out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
+        run: Run = Run.create(asked.out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
     else:
-        changes = {name: options[name] for name in given}
-        changes |= {name: value for name, value in (("out", out), ("threads", threads)) if value is not None}
-        run, task = open_run(resume, name, changes)
+        run, task = open_run(asked.resume, name, changes_of(asked))
+        if run.config().get("parallel"):
+            with run.locked():
+                run.write_config({**run.config(), "parallel": None})
         signals.go_on = go_on(name, run.path)
     describe(task, output)
     watcher = reporter(output.console, task.unit, task.shown)
-    outcome = train(task, task.settings, run, watcher, resume=resume is not None)
+    outcome = train(task, task.settings, run, watcher, resume=asked.resume is not None)
     finish(run, task, outcome, task.evaluate(), output)
-    if outcome.interrupted:
-        raise SystemExit(130)
+    return 130 if outcome.interrupted else 0
+
+
+def changes_of(asked: Asked) -> dict[str, Any]:
+    """What the command line would change about a run that goes on."""
+    changes = {name: asked.options[name] for name in asked.given}
+    return changes | {name: v for name, v in (("out", asked.out), ("threads", asked.threads)) if v is not None}
 
 
 def describe(task: NamedTask, output: Output) -> None:

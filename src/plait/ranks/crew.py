@@ -1,5 +1,6 @@
 """Training by several processes: each runs the same loop, with its part of the batch, or of the layers."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -169,10 +170,24 @@ class Together(Crew):
             else:
                 torch.manual_seed((self.seed + self.rank * FAR) % 2**63)
 
-    def begun(self, run: Run) -> None:
-        """Should all be started again, they go on with this run."""
-        self.group.lasting.set("run", str(run.path.absolute()))
-        self.group.lasting.set("go_on", go_on(getattr(self.task, "name", ""), run.path))
+    def announce(self, run: Run) -> None:
+        """Should all be started again, they go on with this run; before it has its name, only if it gets it."""
+        mark = None if run.begun else (run.folder / "config.json").stat().st_ino
+        self.group.lasting.set("run", json.dumps({"path": str(run.path.absolute()), "mark": mark}))
+        if run.begun:
+            self.group.lasting.set("go_on", go_on(getattr(self.task, "name", ""), run.path))
+
+
+def announced(group: Group) -> str | None:
+    """The run of the attempt before, if there was one, and it got that far."""
+    if not group.lasting.check(["run"]):
+        return None
+    found = json.loads(group.lasting.get("run"))
+    try:
+        config = (Path(found["path"]) / "config.json").stat()
+    except OSError:
+        return None if found["mark"] else found["path"]
+    return found["path"] if found["mark"] in (None, config.st_ino) else None
 
 
 def network_of(task: Task) -> Network:

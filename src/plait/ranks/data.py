@@ -5,6 +5,7 @@ their mean over real tokens. A rank that has no part of a batch adds zeros. Grad
 each as soon as it is there, in the same order on every rank.
 """
 
+import fcntl
 import mmap
 import os
 import platform
@@ -21,12 +22,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PlaitError
-from .talk import told
+from .talk import new_group, tell_all, told
 
 GROUP = 1 << 20  # bytes of gradients that are added together, at least
 LINE = 64  # bytes that two processors never write at the same time without a cost
 SPIN = 2e-3  # seconds of waiting without sleep
 NAP = 5e-5  # seconds
+LOOK = 0.1  # seconds of waiting between two looks at whether the others are still there
 STRONG = ("x86_64", "AMD64")  # processors on which a flag is seen only after what was written before it
 
 
@@ -154,7 +156,7 @@ class Shared(Reducer):
     ) -> None:
         """group: the ranks of this host. between: those that have the same number on other hosts."""
         super().__init__(parameters, group)
-        self.between, self.timeout, self.step = between, timeout, 0
+        self.memory, self.between, self.timeout, self.step = memory, between, timeout, 0
         sizes = [p.numel() for p in self.order]
         ends = np.cumsum(sizes).tolist()
         self.slots = memory.slots  # per rank (numbers,)
@@ -239,27 +241,46 @@ class Shared(Reducer):
         self.wait(self.done)  # else the optimizer, or a user, might write to a slot that others still read
 
     def wait(self, flags: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
-        began = time.perf_counter()
+        began = looked = time.perf_counter()
         while (flags < self.step).any():
-            waited = time.perf_counter() - began
+            now = time.perf_counter()
+            waited = now - began
             if waited > self.timeout:
                 raise RuntimeError(f"Timed out waiting {self.timeout:.0f} s for gradients in shared memory")
+            if now - looked > LOOK:
+                looked = now
+                for r in range(self.ranks):
+                    if r != self.rank and self.memory.is_gone(r) and flags[r] < self.step:
+                        raise RuntimeError(f"Connection closed by peer {r} of those that share memory")
             os.sched_yield() if waited < SPIN else time.sleep(NAP)
 
 
 class Memory:
-    """A slot for the gradients of each rank of a host, and the flags."""
+    """A slot for the gradients of each rank of a host, and the flags.
 
-    def __init__(self, file: Path, numbers: int, dtype: torch.dtype, ranks: int, flags: int) -> None:
+    Rank r holds a lock on byte r of the file, which ends with its process, however that ends.
+    """
+
+    def __init__(self, file: Path, numbers: int, dtype: torch.dtype, rank: int, ranks: int, flags: int) -> None:
         per_rank = -(-flags * 8 // LINE) * LINE
         slot = -(-numbers * dtype.itemsize // LINE) * LINE
         self.size = size_of(numbers, dtype, ranks, flags)
-        with file.open("r+b") as stream:
-            self.map = mmap.mmap(stream.fileno(), self.size)
+        self.file = file.open("r+b")
+        self.map = mmap.mmap(self.file.fileno(), self.size)
+        fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
         everything = torch.frombuffer(self.map, dtype=torch.uint8)
         begin = per_rank * ranks
         self.flags = np.frombuffer(self.map, np.int64, begin // 8).reshape(ranks, -1)
         self.slots = [everything[begin + r * slot :][: numbers * dtype.itemsize].view(dtype) for r in range(ranks)]
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the process of another rank has ended."""
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        except OSError:
+            return False
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, rank)
+        return True
 
 
 def size_of(numbers: int, dtype: torch.dtype, ranks: int, flags: int) -> int:
@@ -288,7 +309,7 @@ def shared(
         except OSError as e:
             why = f"{size / 2**20:,.0f} MB of shared memory are not free ({e.strerror})"
     why, name = told(f"{why}\n{name}".encode(), group).decode().split("\n", 1)
-    memory = None if why else Memory(Path(name), numbers, parameters[0].dtype, ranks, flags)
+    memory = None if why else Memory(Path(name), numbers, parameters[0].dtype, dist.get_rank(group), ranks, flags)
     dist.barrier(group)
     if name and dist.get_rank(group) == 0:
         Path(name).unlink(missing_ok=True)  # whoever has mapped it still has it; nobody is left to clear it away later
@@ -320,7 +341,7 @@ def make_reducer(
     parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, way: str, hosts: Sequence[str], timeout: float
 ) -> tuple[Reducer, str]:
     """All ranks of the group call this together. hosts: of each rank of the group. -> the reducer, and how it works."""
-    if dist.get_world_size(group) == 1:
+    if dist.get_world_size(group) == 1 or not parameters:  # one rank, or nothing of it is trained
         return Single(parameters, group), "one rank"
     if way == "server":
         return Server(parameters, group), "a server"
@@ -340,10 +361,10 @@ def make_reducer(
         if len(names) > 1:
             mine = next(ranks for ranks in there if me in ranks)
             column = [ranks[mine.index(me)] for ranks in there]
-            inner, between = (
-                dist.new_group([world[r] for r in ranks], use_local_synchronization=True) for ranks in (mine, column)
-            )
+            inner, between = (new_group([world[r] for r in ranks], timeout) for ranks in (mine, column))
         found = shared(parameters, inner, between, timeout)
+        reasons = tell_all(found if isinstance(found, str) else "", group)  # another host may have no memory
+        found = next(filter(None, reasons), found)
     if isinstance(found, Shared):
         return found, "shared memory" if len(names) == 1 else "shared memory and the network"
     if way == "shared":

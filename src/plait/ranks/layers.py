@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
         try:
             chunks, micro, early = (int(value[name]) for name in ("chunks", "micro", "early"))
             plan = cls(tuple(map(int, value["split"])), chunks, micro, early, float(value["step_cost"]))
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise PlaitError(f"a plan of stages cannot be read ({type(e).__name__}: {e}).") from None
         if min(*plan.split, plan.chunks, plan.micro, 1 + plan.early) < 1 or not 0 <= plan.step_cost < 1e9:
             raise PlaitError(f"a plan of stages makes no sense: {plan}.")
@@ -86,7 +86,7 @@ class Kept(NamedTuple):
 
 class Result(NamedTuple):
     loss: float  # the part that this stage has: all of it, or 0
-    states: list[Tensor]  # of its layers, after the last step: (layers, B, .) each
+    states: list[Tensor]  # of its layers, after the last step; see Pass.states
 
 
 class Stage:
@@ -97,6 +97,11 @@ class Stage:
         self.number, self.count = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         if self.count != len(plan.split):
             raise PlaitError(f"a plan for {len(plan.split)} stages, and {self.count} ranks: expected one rank a stage.")
+        if sum(plan.split) != len(network.layers) or min(plan.split) < 1:
+            layers = " + ".join(map(str, plan.split))
+            raise PlaitError(
+                f"a plan for {layers} layers: expected {len(network.layers)} in all, and at least one in each stage."
+            )
         begin = sum(plan.split[: self.number])
         self.layers: Sequence[OneLayer] = network.layers[begin : begin + plan.split[self.number]]
         self.begin = begin
@@ -109,8 +114,8 @@ class Stage:
     ) -> Result:
         """Both passes. Adds to the .grad of the parameters of this stage.
 
-        inputs, targets (N, ...): rows; only the first and the last stage read them. state: (layers, B, .) each, of the
-        layers of this stage, longest sequence first. divisor: what the sum of the losses of all rows is divided by.
+        inputs, targets (N, ...): rows; only the first and the last stage read them. state: of the layers of this stage,
+        longest sequence first; see Pass.states. divisor: what the sum of the losses of all rows is divided by.
         """
         if layout.N == 0:
             return Result(0.0, [] if state is None else list(state))
@@ -143,12 +148,16 @@ class Pass:
         ]
         like = stage.layers[0].parameters()[0].detach()
         self.like = like
+        # How states come and go: one tensor (layers, B, .) for each run of layers with the same widths, and each state
+        runs = [list(ls) for _, ls in groupby(range(len(self.prepared)), lambda l: self.prepared[l].widths)]
+        self.states = [(run, k) for run in runs for k in range(len(self.prepared[run[0]].widths))]
+        entering: dict[tuple[int, int], Tensor] = {}
+        for (run, k), whole in zip(self.states, state or (), strict=bool(state)):
+            entering |= {(l, k): whole[i : i + 1] for i, l in enumerate(run)}
         # per layer and micro-batch: the states, and on the way back their derivatives; per state (1, B, .)
         self.running = {
             (l, m): [
-                like.new_zeros(1, micro.layout.B, width)
-                if state is None
-                else state[k][l : l + 1, micro.columns].contiguous()
+                like.new_zeros(1, micro.layout.B, width) if not state else entering[l, k][:, micro.columns].contiguous()
                 for k, width in enumerate(p.widths)
             ]
             for l, p in enumerate(self.prepared)
@@ -181,10 +190,7 @@ class Pass:
             self.execute(op, done)
         self.mail.close()
         self.finish()
-        states = [
-            torch.cat([self.whole(l, k) for l in range(len(self.prepared))])
-            for k in range(len(self.prepared[0].widths))
-        ]
+        states = [torch.cat([self.whole(l, k) for l in run]) for run, k in self.states]
         return Result(float(self.loss), states)
 
     def execute(self, op: Op, done: set[Op]) -> None:

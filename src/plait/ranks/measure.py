@@ -175,6 +175,8 @@ def link(mesh: Mesh) -> tuple[float, float]:
     """Seconds of a message between two neighbours of the pipeline, and for each byte of it."""
     group = mesh.group("layers")
     me, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    if last == 0:
+        return 0.0, 0.0
     seconds = []
     for size in (1_000, 1_000_000):
         data, times = torch.zeros(size, dtype=torch.uint8), []
@@ -187,7 +189,7 @@ def link(mesh: Mesh) -> tuple[float, float]:
                     dist.recv(data, dist.get_global_rank(group, 0 if away == 0 else last), group=group)
             times.append((time.perf_counter() - began) / 2)
         seconds.append(float(np.median(times)))
-    return (0.0, 0.0) if last == 0 else (seconds[0], max(0.0, (seconds[1] - seconds[0]) / 999_000))
+    return seconds[0], max(0.0, (seconds[1] - seconds[0]) / 999_000)
 
 
 def choose(network: Network, batches: Sequence[Batch], shape: Shape, mesh: Mesh) -> Plan:

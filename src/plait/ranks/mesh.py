@@ -34,7 +34,7 @@ class Mesh:
 
     data: ranks with different parts of a batch; None: as many as there are. layers: ranks that share the layers out.
     way, micro, chunks: as in `--parallel data=2:server,layers=2:micro=2:chunks=7`
-    ranks: which processes, if not all
+    ranks: which processes, if not all; the others make a mesh too, each of itself if there is nothing else
     """
 
     def __init__(
@@ -146,7 +146,9 @@ class Step:
             places = layout.places(T, batch_first)
         rows = [rows_of(t, places, batch_first) for t in (x, y)]
         state = None
-        if carry and self.states is not None:
+        if carry and self.states:
+            if self.states[0].shape[1] != B:
+                raise PlaitError(f"carry with {B} sequences: the call before had {self.states[0].shape[1]}.")
             state = [s if layout.permutation is None else s[:, layout.permutation] for s in self.states]
         loss, states = self.run(rows[0], rows[1], layout, state)
         self.states = [s if layout.inverse is None else s[:, layout.inverse] for s in states]
@@ -173,7 +175,7 @@ class Step:
         mine = [p.grad for p in self.parameters if p.grad is not None and not any(p is q for q in tied)]
         square = nn.utils.get_total_norm(mine).double().square()
         dist.all_reduce(square, group=self.mesh.group("layers"))
-        return square.sqrt().to(mine[0].dtype)
+        return square.sqrt().to(self.stage.layers[0].parameters()[0].dtype)
 
 
 class Tied:
@@ -184,9 +186,9 @@ class Tied:
         both = {id(p) for p in stages[0]} & {id(p) for p in stages[-1]} if len(stages) > 1 else set()
         self.parameters = [p for p in stage.parameters if id(p) in both]
         self.group: dist.ProcessGroup | None = None
-        if both and (stage.is_first or stage.is_last):
-            ends = [stage.peer(0), stage.peer(stage.count - 1)]
-            self.group = new_group(ends, mesh.timeout)
+        if both:
+            ends, me = [stage.peer(0), stage.peer(stage.count - 1)], dist.get_rank()
+            self.group = new_group(ends if me in ends else [me], mesh.timeout)
 
     def add(self) -> None:
         for p in self.parameters:

@@ -1,6 +1,8 @@
 """What ranks tell each other beside gradients: bytes and JSON, sent as tensors. Nothing received is unpickled."""
 
 import json
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,6 +17,18 @@ def all_ranks() -> dist.ProcessGroup:
     world = dist.group.WORLD
     assert world is not None  # some code has made it
     return world
+
+
+def new_group(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup:
+    """Made by these ranks together. Without a timeout torch would take half an hour, whatever the default group has.
+
+    torch names a group by the number of groups that a process has made, so all processes must make as many: one that
+    has no part in any makes one of its own.
+    """
+    group: dist.ProcessGroup = dist.new_group(
+        list(ranks), timeout=timedelta(seconds=timeout), use_local_synchronization=True
+    )
+    return group
 
 
 def tell_all(value: Any, group: dist.ProcessGroup) -> list[Any]:

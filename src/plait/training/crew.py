@@ -58,8 +58,8 @@ class Crew(ABC):
         """What the first rank reads, on all ranks."""
 
     @abstractmethod
-    def begun(self, run: "Run") -> None:
-        """The run has a folder from which it could go on. Called by the first rank."""
+    def announce(self, run: "Run") -> None:
+        """The run has a folder from which it could go on, or gets it now. Called by the first rank."""
 
     @abstractmethod
     def restore(self, state: "State") -> None:
@@ -88,7 +88,7 @@ class Alone(Crew):
     def told(self, read: Callable[[], bytes]) -> bytes:
         return read()
 
-    def begun(self, run: "Run") -> None:
+    def announce(self, run: "Run") -> None:
         """Nobody is to be told."""
 
     def restore(self, state: "State") -> None:

@@ -52,9 +52,10 @@ def train(
         if not resume:
             loop.save()
             if run:
+                crew.announce(run)
                 run.begin()
         if run:
-            crew.begun(run)
+            crew.announce(run)
         loop.say_where()
         loop.train()
     if state.best:
