@@ -57,7 +57,7 @@ class Mesh:
             if world is None:
                 raise PlaitError("a mesh needs several processes: start this program with torchrun, mpiexec or srun.")
             join(world, timeout)
-        everyone = list(range(dist.get_world_size())) if ranks is None else list(ranks)
+        everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
         self.shape = Shape(data, layers, time, way, micro, chunks).filled(len(everyone))
         self.timeout, self.ranks = timeout, everyone
         grid = torch.tensor(everyone).reshape(self.shape.data or 1, layers, time)

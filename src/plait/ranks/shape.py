@@ -23,6 +23,16 @@ class Shape:
     micro: int = 1  # micro-batches of a pipeline
     chunks: int | None = None  # of time in a pipeline; None: chosen by what is measured at the start
 
+    def __post_init__(self) -> None:
+        for name in ("data", "layers", "time", "micro", "chunks"):
+            value = getattr(self, name)
+            if not (value is None and name in ("data", "chunks")) and value not in range(1, MOST_RANKS + 1):
+                raise PlaitError(f"a mesh with {name}={value!r}: expected a whole number from 1 to {MOST_RANKS}.")
+        if self.way not in WAYS:
+            raise unknown("a mesh with data ranks by", self.way, WAYS)
+        if self.time > 1:
+            raise PlaitError(f"--parallel time={self.time}: ranks along time are not there yet; leave time out.")
+
     @classmethod
     def parse(cls, text: str) -> "Shape":
         """data=2,layers=4:micro=2:chunks=7"""
@@ -36,8 +46,6 @@ class Shape:
             found[axis] = whole(f"--parallel {axis}={count}", count)
             for name, value in options:
                 found |= option(axis, name, value)
-        if found.get("time", 1) > 1:
-            raise PlaitError(f"--parallel time={found['time']}: ranks along time are not there yet; leave time out.")
         return cls(**found)
 
     @property
