@@ -1,6 +1,7 @@
 """`plait train` with several processes: the launcher that starts them here, and what each of them does."""
 
 import hashlib
+import json
 import os
 import platform
 import sys
@@ -182,14 +183,18 @@ class Worker:
                 found = self.read()
                 content = packed(*found[2])
             except PlaitError as e:
-                self.group.store.set("prepared", str(e))
+                self.group.store.set("prepared", "")
+                told(json.dumps({"error": str(e)}).encode(), self.everyone)
                 raise
             self.group.store.set("prepared", "")
+            told(b"{}", self.everyone)
             told(content, self.everyone)
             _, meta = found[2]
         else:
-            if wrong := self.group.wait_for(0, "prepared").decode():  # it may read for long
-                raise Known(wrong)
+            self.group.wait_for(0, "prepared")  # it may read for longer than a broadcast waits
+            answer = json.loads(told(b"", self.everyone))
+            if "error" in answer:
+                raise Known(answer["error"])
             files, meta = unpacked(SENT, told(b"", self.everyone))
             cls = tasks.get(a.task)
             received = Received({name: t.numpy().tobytes() for name, t in files.items()})
