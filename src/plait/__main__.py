@@ -2,13 +2,13 @@
 
 import os
 
-from .ranks.world import quieten
+from .ranks.world import is_one_of_several, quieten
 from .training import signals
 
 
 def main() -> None:
     signals.listen()
-    if "WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ or "SLURM_NTASKS" in os.environ:
+    if is_one_of_several(os.environ):
         quieten(os.environ)
     try:
         from .cli import main as run

@@ -19,7 +19,7 @@ Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default
 Parallel = Annotated[
     str | None, typer.Option(help="Train with several processes: data=2, layers=2, or both; see docs/ranks.md.")
 ]
-MaxRestarts = Annotated[int, typer.Option(help="How often all processes start again after one was lost.")]
+MaxRestarts = Annotated[int, typer.Option(help="How often all processes start again after one has failed.")]
 Timeout = Annotated[float, typer.Option(help="Seconds until a process that does not answer counts as lost.")]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, with its own settings.")]
 

@@ -42,7 +42,7 @@ SENT = Path("what the first rank has sent")
 
 def start_workers(asked: Asked, shape: Shape, output: Output) -> int:
     """Starts a process for each rank, on this machine -> the exit code."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = asked.threads or max(1, cores // shape.size)
     if shape.size * threads <= cores:
         output.line(
@@ -62,25 +62,35 @@ def start_workers(asked: Asked, shape: Shape, output: Output) -> int:
 
 def join_and_train(world: World, asked: Asked) -> int:
     """What a worker does -> its exit code."""
-    group = join(world, asked.timeout)
+    group = None
     try:
+        group = join(world, asked.timeout)
         code = Worker(group, asked, Output(asked.json) if world.rank == 0 else Output.silent()).run()
         group.close()
         return code
     except Lost as e:
         if world.launcher != "plait":  # else the launcher says it, for all ranks
             print(f"plait: {e}", file=sys.stderr)
-        group.close(together=False)
-        return LOST
+        code = LOST
+    except Known:  # the first rank has said it
+        code = 2
     except PlaitError as e:
-        group.tell(str(e))
-        group.close(together=False)
-        if world.rank == 0 or world.launcher != "plait":
-            raise
-        return 2
-    except BaseException:
-        group.close(together=False)
+        if group is not None:
+            group.tell(str(e))
+            group.close(together=False)
         raise
+    except Exception as e:
+        if group is not None:
+            group.tell(f"{type(e).__name__}: {e}")
+            group.close(together=False)
+        raise
+    if group is not None:
+        group.close(together=False)
+    return code
+
+
+class Known(PlaitError):
+    """An error that all ranks have found, or have heard of. The first one tells it to the user."""
 
 
 class Worker:
@@ -98,6 +108,7 @@ class Worker:
             shape = Shape.parse(mesh_text) if mesh_text else Shape()
             mesh = Mesh.of(shape, asked.timeout)
             self.compare(task)
+            self.share(task, mesh)
             if mesh.shape.layers > 1 and plan is None:
                 plan = choose(network_of(task), self.examples(task), mesh.shape, mesh)
             crew = Together(self.group, mesh, task, plan, task.settings.seed)
@@ -128,10 +139,10 @@ class Worker:
             "task": a.task,
             "--resume": a.resume is not None,
             "--parallel": a.parallel,
-            "threads": self.threads,
             **{f"--{name.replace('_', '-')}": value for name, value in a.options.items()},
         }
         self.same(mine, "start all ranks with the same command, and the same versions")
+        self.same({"threads": self.threads}, "give --threads")
 
     def compare(self, task: Task) -> None:
         """All ranks must have the same data and the same weights."""
@@ -148,7 +159,18 @@ class Worker:
                 if other[name] != value:
                     a, b = (str(v)[:60] for v in (other[name], value))
                     host = self.group.hosts[rank]
-                    raise PlaitError(f"rank {rank} on {host} has {name} {a}, and the first rank has {b}: {todo}.")
+                    raise self.error(f"rank {rank} on {host} has {name} {a}, and the first rank has {b}: {todo}.")
+
+    def error(self, text: str) -> PlaitError:
+        """What all ranks raise."""
+        return PlaitError(text) if self.is_first else Known(text)
+
+    def share(self, task: Task, mesh: Mesh) -> None:
+        """This rank's part of each batch."""
+        try:
+            task.share(mesh.data_rank, mesh.shape.data or 1)
+        except PlaitError as e:  # the same on all of them
+            raise self.error(str(e)) from None
 
     def prepare(self) -> tuple[NamedTask, Run | None, bool, str | None, Plan | None]:
         """The first rank reads the data, or the run; the others are sent what they need.
@@ -161,19 +183,23 @@ class Worker:
                 found = self.read()
                 content = packed(*found[2])
             except PlaitError as e:
+                self.group.store.set("prepared", "")
                 told(json.dumps({"error": str(e)}).encode(), self.everyone)
                 raise
+            self.group.store.set("prepared", "")
             told(b"{}", self.everyone)
             told(content, self.everyone)
             _, meta = found[2]
         else:
+            self.group.wait_for(0, "prepared")  # it may read for longer than a broadcast waits
             answer = json.loads(told(b"", self.everyone))
             if "error" in answer:
-                raise PlaitError(answer["error"])
+                raise Known(answer["error"])
             files, meta = unpacked(SENT, told(b"", self.everyone))
             cls = tasks.get(a.task)
             received = Received({name: t.numpy().tobytes() for name, t in files.items()})
             task = cls.reopen(cls.kind(**meta["settings"]), received, training=True)
+        self.threads = set_threads(meta["threads"])  # of the run, if it goes on
         plan = None if meta["plan"] is None else Plan.of(meta["plan"])
         if found is None:
             return task, None, meta["resumed"], meta["mesh"], plan
@@ -195,7 +221,13 @@ class Worker:
         files = {
             name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in task.files().items()
         }
-        meta = {"settings": task.settings.as_dict(), "resumed": run is not None, "mesh": mesh, "plan": plan}
+        meta = {
+            "settings": task.settings.as_dict(),
+            "threads": torch.get_num_threads(),
+            "resumed": run is not None,
+            "mesh": mesh,
+            "plan": plan,
+        }
         return task, run, (files, meta)
 
     def examples(self, task: NamedTask) -> Sequence[Any]:

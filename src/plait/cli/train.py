@@ -9,7 +9,7 @@ from .. import cells, engines, tasks
 from ..errors import PlaitError, between
 from ..ranks.shape import Shape
 from ..ranks.world import find
-from ..tasks.base import NamedTask
+from ..tasks.base import NamedTask, too_small
 from ..training import signals
 from ..training.loop import Outcome, train
 from ..training.reporter import reporter
@@ -41,6 +41,9 @@ def train_task(asked: Asked) -> int:
     shape = None if asked.parallel is None else Shape.parse(asked.parallel)
     world = find(os.environ)
     if world is not None:
+        if asked.max_restarts and world.launcher != "plait":
+            own = "give torchrun its own --max-restarts" if world.launcher == "torchrun" else "leave it out"
+            raise PlaitError(f"--max-restarts {asked.max_restarts} is for ranks that plait itself starts: {own}.")
         from .together import join_and_train
 
         return join_and_train(world, asked)
@@ -53,10 +56,18 @@ def train_task(asked: Asked) -> int:
     if asked.max_restarts and (shape is None or shape.size == 1):
         raise PlaitError(f"--max-restarts {asked.max_restarts} goes with --parallel: leave it out.")
     if shape is not None and shape.size > 1:
+        check_share(asked, shape)
         from .together import start_workers
 
         return start_workers(asked, shape, output)
     return train_alone(asked, output)
+
+
+def check_share(asked: Asked, shape: Shape) -> None:
+    """Before any process is started: a batch that is a number is enough for all data ranks."""
+    batch = str(asked.options["batch"])
+    if asked.resume is None and batch.isdecimal() and int(batch) < (shape.data or 1):
+        raise too_small(int(batch), shape.data or 1)
 
 
 def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
@@ -76,10 +87,15 @@ def train_alone(asked: Asked, output: Output) -> int:
         task = cls.read(settings)
         run: Run = Run.create(asked.out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
     else:
-        run, task = open_run(asked.resume, name, changes_of(asked))
-        if run.config().get("parallel"):
+        changes = changes_of(asked)
+        ranks = mesh_of(Run.open(asked.resume).config(name), asked.resume)
+        if ranks is not None:  # it was trained by several processes: this one may have as many threads as all of them
+            changes.pop("threads", None)
+        run, task = open_run(asked.resume, name, changes)
+        if ranks is not None:
+            used = set_threads(asked.threads or min(os.cpu_count() or 1, torch.get_num_threads() * ranks.size))
             with run.locked():
-                run.write_config({**run.config(), "parallel": None})
+                run.write_config({**run.config(), "threads": used, "parallel": None})
         signals.go_on = go_on(name, run.path)
     describe(task, output)
     watcher = reporter(output.console, task.unit, task.shown)

@@ -74,7 +74,7 @@ class Sampler(data.Sampler[list[int]]):
                 self.sort_by, self.together = self.lengths, min(pool * batch, self.size)
         if min(batch, self.size) < ranks:
             few = f"batch {batch}" if batch < ranks else f"{self.size} sequences"
-            raise PlaitError(f"{few} for {ranks} ranks: each needs a sequence in every batch, so use fewer ranks.")
+            raise PlaitError(f"{few} for {ranks} ranks: each needs a sequence of a full batch, so use fewer ranks.")
         self.epoch, self.position = 0, 0
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Several processes and machines: a mesh of data x layers x time ranks on torch.distributed.
 
-    mesh = plait.ranks.Mesh(data=2, layers=2)  # under torchrun, mpiexec or srun
-    step = mesh.parallelise(plait.ranks.Stack(embedding, rnn, head), loss)
+mesh = plait.ranks.Mesh(data=2, layers=2)  # under torchrun, mpiexec or srun
+step = mesh.parallelise(plait.ranks.Stack(embedding, rnn, head), loss)
 """
 
 from importlib import import_module

@@ -16,6 +16,7 @@ from ..training.crew import Crew, Stepped, Wishes, clip
 from ..training.run import Run, go_on
 from ..training.task import Task
 from ..training.tensors import packed, unpacked, with_prefix
+from .data import Server
 from .group import Group
 from .layers import Plan
 from .mesh import Mesh, Step
@@ -42,7 +43,6 @@ class Together(Crew):
         self.group, self.mesh, self.seed, self.task = group, mesh, seed, task
         self.rank, self.is_first = group.world.rank, mesh.is_first
         self.told_times = 0
-        task.share(mesh.data_rank, mesh.shape.data or 1)
         self.all = [p for p in task.model.parameters() if p.requires_grad]
         self.parallel: Step | None = None
         if mesh.shape.layers > 1:
@@ -82,6 +82,8 @@ class Together(Crew):
         return value
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> float:
+        if isinstance(self.reducer, Server) and self.reducer.rank:
+            return 0.0  # the first rank has the sum of the gradients, and updates the weights
         if self.parallel is None:
             return clip(parameters, most)
         with self.group.talking():

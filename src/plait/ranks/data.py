@@ -68,7 +68,7 @@ class Reducer(ABC):
         """Every .grad becomes the sum over all ranks."""
         began = time.perf_counter()
         for p in self.order:
-            if p not in self.there:  # this rank had no part of the batch, or p no part in the loss
+            if p not in self.there:  # this rank had no part of the batch, or p had none in the loss
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
                 self.there.add(p)
@@ -94,7 +94,7 @@ class Single(Reducer):
         """Nobody is waited for."""
 
 
-class Network(Reducer):
+class AllReduce(Reducer):
     """By torch.distributed: between hosts, or where there is no shared memory."""
 
     def begin(self) -> None:
@@ -132,6 +132,7 @@ class Server(Reducer):
         began = time.perf_counter()
         if self.rank == 0:
             optimizer.step()
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # the first rank's: else schedules would warn
         for p in self.order:
             dist.broadcast(p.data, dist.get_global_rank(self.group, 0), group=self.group)
             self.sent += p.nbytes if self.rank == 0 else 0
@@ -309,7 +310,12 @@ def shared(
         except OSError as e:
             why = f"{size / 2**20:,.0f} MB of shared memory are not free ({e.strerror})"
     why, name = told(f"{why}\n{name}".encode(), group).decode().split("\n", 1)
-    memory = None if why else Memory(Path(name), numbers, parameters[0].dtype, dist.get_rank(group), ranks, flags)
+    memory = None
+    if not why:
+        try:
+            memory = Memory(Path(name), numbers, parameters[0].dtype, dist.get_rank(group), ranks, flags)
+        except OSError as e:  # a host of the same name that is another one
+            why = f"what the first rank of this host shares cannot be opened ({e.strerror})"
     dist.barrier(group)
     if name and dist.get_rank(group) == 0:
         Path(name).unlink(missing_ok=True)  # whoever has mapped it still has it; nobody is left to clear it away later
@@ -346,10 +352,10 @@ def make_reducer(
     if way == "server":
         return Server(parameters, group), "a server"
     if way == "network":
-        return Network(parameters, group), "the network"
+        return AllReduce(parameters, group), "the network"
     names = list(dict.fromkeys(hosts))
     there = [[r for r, host in enumerate(hosts) if host == name] for name in names]  # per host
-    why = why_not_shared(parameters)
+    why = next(filter(None, tell_all(why_not_shared(parameters), group)), None)  # of any rank
     if why is None and len({len(ranks) for ranks in there}) > 1:
         why = "the hosts have different numbers of data ranks"
     if why is None and len(there[0]) == 1:
@@ -369,4 +375,4 @@ def make_reducer(
         return found, "shared memory" if len(names) == 1 else "shared memory and the network"
     if way == "shared":
         raise PlaitError(f"data ranks by shared memory: {found}; use data={len(hosts)}:network.")
-    return Network(parameters, group), f"the network ({found})"
+    return AllReduce(parameters, group), f"the network: {found}"

@@ -106,6 +106,11 @@ class Mesh:
                 f"parallelise needs a plait.ranks.Stack(first, rnn, head), found {type(model).__name__}; for any other "
                 "model use torch's DistributedDataParallel on plait.accelerate(model)."
             )
+        if self.shape.way == "server":
+            raise PlaitError(
+                "a server holds the optimizer, and in a loop of your own every rank has one: leave way='server' out, "
+                "or train with plait train --parallel data=2:server."
+            )
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.data, self.ranks[0], group=self.everyone)
         head = AnyHead(model.head, lambda h, target: loss(model.head(h), target))
@@ -119,8 +124,8 @@ class Step:
     def __init__(self, mesh: Mesh, network: Network, plan: Plan) -> None:
         self.mesh, self.network = mesh, network
         self.stage = Stage(network, plan, mesh.group("layers"))
-        self.reducer, self.way = mesh.reducer(self.stage.parameters)
         self.tied = Tied(self.stage, mesh)
+        self.reducer, self.way = mesh.reducer(self.stage.parameters)
         self.states: list[Tensor] | None = None
 
     @property
@@ -184,6 +189,12 @@ class Tied:
     def __init__(self, stage: Stage, mesh: Mesh) -> None:
         stages = stage.network.stages(stage.plan.split)
         both = {id(p) for p in stages[0]} & {id(p) for p in stages[-1]} if len(stages) > 1 else set()
+        every = [id(p) for stage in stages for p in stage if id(p) not in both]
+        if len(set(every)) < len(every) or any(id(p) in both for some in stages[1:-1] for p in some):
+            raise PlaitError(
+                "a parameter belongs to several stages: only the first and the last may share one; use the module "
+                "once, or data ranks."
+            )
         self.parameters = [p for p in stage.parameters if id(p) in both]
         self.group: dist.ProcessGroup | None = None
         if both:

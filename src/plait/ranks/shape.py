@@ -31,7 +31,7 @@ class Shape:
         if self.way not in WAYS:
             raise unknown("a mesh with data ranks by", self.way, WAYS)
         if self.time > 1:
-            raise PlaitError(f"--parallel time={self.time}: ranks along time are not there yet; leave time out.")
+            raise PlaitError(f"--parallel time={self.time}: ranks along time are not supported yet; leave time out.")
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
@@ -42,10 +42,13 @@ class Shape:
             if axis not in AXES:
                 raise unknown("--parallel: axis", axis, AXES)
             if axis in found:
-                raise PlaitError(f"--parallel {text}: {axis} stands there twice; give it once.")
+                raise PlaitError(f"--parallel {text}: {axis} is given twice; give it once.")
             found[axis] = whole(f"--parallel {axis}={count}", count)
             for name, value in options:
-                found |= option(axis, name, value)
+                one = option(axis, name, value)
+                if one.keys() & found.keys():
+                    raise PlaitError(f"--parallel {part}: it has two options of the same kind; give one.")
+                found |= one
         return cls(**found)
 
     @property
@@ -58,7 +61,7 @@ class Shape:
         if self.data is None and world % rest == 0:
             return replace(self, data=world // rest)
         if self.size != world:
-            todo = f"start {self.size} ranks" if self.size > 1 else "leave --parallel out"
+            todo = f"start {self.size} ranks" if self.size > 1 else "start one process"
             raise PlaitError(f"--parallel {self} needs {self.size} ranks, and {world} were started: {todo}.")
         return replace(self, data=self.data or 1)
 

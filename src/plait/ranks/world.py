@@ -74,6 +74,11 @@ def find(environment: Mapping[str, str]) -> World | None:
     return None
 
 
+def is_one_of_several(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has started this process. What it says may still make no sense."""
+    return any(name in environment for name in ("WORLD_SIZE", *(names.rank for names in (OPEN_MPI, MPICH, SLURM))))
+
+
 def quieten(environment: MutableMapping[str, str]) -> None:
     """torch prints a page for each broken connection, which we tell in a sentence. Call it before torch is imported."""
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

@@ -63,7 +63,12 @@ class NamedTask(Task):
         return f"loss {loss:.4g}"
 
 
-def check_share(batch: int, name: str, ranks: int) -> None:
-    """Refuses a batch that cannot be shared out. name: what the user calls it."""
+def check_share(batch: int, ranks: int) -> None:
+    """Refuses a batch that cannot be shared out."""
     if batch < ranks:
-        raise PlaitError(f"{name} {batch} for {ranks} data ranks: each needs a part of it; use fewer, or more --batch.")
+        raise too_small(batch, ranks)
+
+
+def too_small(batch: int, ranks: int) -> PlaitError:
+    todo = "use fewer data ranks, or a larger --batch"
+    return PlaitError(f"batch {batch} for {ranks} data ranks: each needs a part of it; {todo}.")

@@ -129,7 +129,7 @@ class Forecast(NamedTask):
         ]
 
     def share(self, rank: int, ranks: int) -> None:
-        check_share(self.sampler.batch, "batch", ranks)
+        check_share(self.sampler.batch, ranks)
         super().share(rank, ranks)
 
     def count(self, indices: Tensor) -> int:

@@ -87,11 +87,8 @@ class Language(NamedTask):
 
     # --- training
     def share(self, rank: int, ranks: int) -> None:
-        s, train = self.settings, self.corpus.parts["train"]
-        if s.by == "streams":
-            check_share(int(s.batch), "batch", ranks)
-        else:
-            check_share(s.batch_size(len(train.lengths)), "batch", ranks)
+        train = self.corpus.parts["train"]
+        check_share(self.settings.batch_size(len(train.ids if self.settings.by == "streams" else train.lengths)), ranks)
         super().share(rank, ranks)
 
     def count(self, indices: Tensor) -> int:

@@ -1,7 +1,7 @@
 """Who trains: one process by itself, or several together (ranks/crew.py). All of them run the same loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -71,6 +71,7 @@ class Alone(Crew):
         loss, count = task.loss(indices)
         task.model.zero_grad()
         loss.backward()
+        fill_gradients(task.model.parameters())
         return Stepped(loss.item(), count, wish())
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> float:
@@ -92,7 +93,15 @@ class Alone(Crew):
         """Nobody is to be told."""
 
     def restore(self, state: "State") -> None:
-        """All of it is its own."""
+        """All of it is its own. What other ranks had, in an earlier session, is gone."""
+        state.random = {}
+
+
+def fill_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Zeros for what had no part in the loss, as several ranks have them: an optimizer skips a missing gradient."""
+    for p in parameters:
+        if p.requires_grad and p.grad is None:
+            p.grad = torch.zeros_like(p)
 
 
 def clip(parameters: Sequence[nn.Parameter], most: float, norm: Tensor | None = None) -> float:

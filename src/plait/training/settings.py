@@ -33,7 +33,7 @@ class TrainSettings:
     optimizer: str = option("adam", "sgd, adam or adamw.")
     lr: float = option(0.002, "Learning rate.")
     lr_batch: int | None = option(
-        None, "The batch that --lr is for: with another it is multiplied by the square root of their ratio."
+        None, "The batch that --lr is for: for another batch, --lr is multiplied by the square root of their ratio."
     )
     warmup: int = option(0, "Steps in which the learning rate rises to its full value.")
     momentum: float = option(0.0, "Momentum, for sgd.")
