@@ -244,7 +244,7 @@ def test_a_part_has_every_kth_sequence(pair: tuple[Layout, list[int]], of: int, 
     mine = [every[row] for row in rows.tolist()]
     assert mine == [(t, b) for t, b in every if b % of == k]
     assert part.lengths.tolist() == lengths[k::of]
-    assert part.N == len(rows)
+    assert len(rows) == part.N
     assert (part.batch_sizes is None) == (layout.batch_sizes is None)
 
 
