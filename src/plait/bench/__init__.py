@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import options
 
-QUESTIONS = ("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language")
+QUESTIONS = ("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks")
 
 
 def asked(name: str) -> tuple[str, inspect.Signature]:
