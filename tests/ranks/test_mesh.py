@@ -77,6 +77,14 @@ def trained(net: Net, rounds: int) -> Trained:
     return Trained(losses, {name: p.detach().numpy() for name, p in model.named_parameters()})
 
 
+def test_a_stack_by_itself() -> None:
+    """It is a model like any other, for one process and for evaluation."""
+    x, y, lengths = OWN.draw()[0]
+    real = torch.arange(len(x)) < torch.tensor(lengths)[:, None]
+    outputs = OWN.build()(x.transpose(0, 1), lengths)
+    assert cross_entropy(outputs[real], y.transpose(0, 1)[real]).item() == pytest.approx(trained(OWN, 1).losses[0])
+
+
 @pytest.mark.parametrize(("data", "stages"), [(2, 1), (1, 4), (2, 2)], ids=["2x1", "1x4", "2x2"])
 def test_a_loop_of_ones_own(team: Team, data: int, stages: int) -> None:
     """Six steps of Adam with lengths and carried states end in the weights of one process."""
@@ -115,6 +123,7 @@ BECAUSE = "its reverse direction starts at the last step, which a stage has only
 SAID = {
     "larger than the world": "--parallel data=4,layers=2 needs 8 ranks, and 4 were started: start 8 ranks.",
     "no divisor of the world": "--parallel layers=3 needs 3 ranks, and 4 were started: start 3 ranks.",
+    "no stages": "a mesh with layers=0: expected a whole number from 1 to 100000.",
     "of others": "rank {rank} is not in this mesh: its ranks are [{next}].",
     "no stack": "parallelise needs a plait.ranks.Stack(first, rnn, head), found LSTM; for any other model use torch's "
     "DistributedDataParallel on plait.accelerate(model).",

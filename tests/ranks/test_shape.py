@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,25 @@ def test_what_makes_no_sense(text: str) -> None:
     with pytest.raises(PlaitError) as e:
         Shape.parse(text)
     assert str(e.value).startswith(REFUSED[text])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"data": 0}, "a mesh with data=0: expected a whole number from 1 to 100000."),
+        ({"layers": 0}, "a mesh with layers=0: expected a whole number from 1 to 100000."),
+        ({"layers": None}, "a mesh with layers=None: expected a whole number from 1 to 100000."),
+        ({"micro": -1}, "a mesh with micro=-1: expected a whole number from 1 to 100000."),
+        ({"chunks": 1.5}, "a mesh with chunks=1.5: expected a whole number from 1 to 100000."),
+        ({"way": "post"}, "a mesh with data ranks by 'post' is not known: Expected one of auto, network, server"),
+        ({"time": 3}, "--parallel time=3: ranks along time are not supported yet; leave time out."),
+    ],
+    ids=str,
+)
+def test_from_python(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlaitError) as e:
+        Shape(**given)
+    assert str(e.value).startswith(sentence)
 
 
 def test_data_ranks_fill_the_world() -> None:

@@ -30,6 +30,7 @@ from .world import LOOPBACK
 LOOK = 0.05  # seconds between two looks at the workers
 GRACE = 1.0  # seconds that the others have, after one has failed, to end by themselves
 STOP_GRACE = 3.0  # the same after the second Ctrl-C, or if one fails while all are to stop
+LAST_GRACE = 10.0  # the same if one has stopped as it was asked to
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}  # glibc keeps its memory
 SHOW_CURSOR = b"\x1b[?25h\n"  # the first rank may have been killed while it drew a bar, which hides it
 
@@ -187,6 +188,8 @@ class Workers:
                 if failed:
                     grace = STOP_GRACE if ears.heard else 0 if min(failed) < 0 else GRACE
                     deadline = time.monotonic() + grace
+                elif ears.heard and self.codes:  # the others follow soon, or wait inside torch for one that is gone
+                    deadline = time.monotonic() + LAST_GRACE
             time.sleep(LOOK)
 
     def look(self) -> bool:
