@@ -65,7 +65,7 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
 def calm(strong: Sequence[Row]) -> list[str]:
     """How much the machine itself varied."""
     return [
-        f"A step of one rank, {row['text']}: {row['ms']:.4g} ms, quartiles {row['ms low']:.4g} and {row['ms high']:.4g} "
+        f"One rank, {row['text']}: a step takes {row['ms']:.4g} ms, quartiles {row['ms low']:.4g} and {row['ms high']:.4g} "
         "(what else runs on this machine makes them differ)."
         for row in strong
         if row["strong scaling"] == ONE
