@@ -65,8 +65,8 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
 def calm(strong: Sequence[Row]) -> list[str]:
     """How much the machine itself varied."""
     return [
-        f"One rank, {row['text']}: a step takes {row['ms']:.4g} ms, quartiles {row['ms low']:.4g} and {row['ms high']:.4g} "
-        "(what else runs on this machine makes them differ)."
+        f"One rank, {row['text']}: a step takes {row['ms']:.4g} ms ({row['ms low']:.4g} to {row['ms high']:.4g}, "
+        "which differ by what else runs on this machine)."
         for row in strong
         if row["strong scaling"] == ONE
     ]
