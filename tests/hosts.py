@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from jobs import PATIENCE, runs, until
+from jobs import PATIENCE, until
 from processes import hear
 
 PLAIT = (sys.executable, "-m", "plait")
@@ -75,7 +75,7 @@ class Job:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.out, self.err = Lines(self.process.stdout), Lines(self.process.stderr)
-        self.known: set[int] = set()
+        self.known: dict[int, int] = {}  # processes, and when they were born: their numbers are given away again
 
     @property
     def pid(self) -> int:
@@ -91,10 +91,18 @@ class Job:
         for pid in descendants(self.pid):
             environment = environment_of(pid)
             name = next((of for launcher, of in ATTEMPT.items() if launcher in environment), "")
-            if environment.get(name) == str(attempt) and runs(pid):
+            if environment.get(name) == str(attempt) and (born := birth(pid)):
                 found[int(environment["RANK"])] = pid
-        self.known |= set(found.values())
+                self.known[pid] = born
         return found
+
+    def lives(self, pid: int) -> bool:
+        return birth(pid) == self.known[pid]
+
+    def signal(self, pid: int, number: int) -> None:
+        """To a worker, if it is there."""
+        if self.lives(pid):
+            os.kill(pid, number)
 
     def all_workers(self, ranks: int, attempt: int = 0) -> dict[int, int]:
         """All of an attempt, as soon as they are there."""
@@ -127,18 +135,28 @@ class Job:
 
     def leaves_none(self, seconds: float = 3.0) -> None:
         """None of the processes that were seen outlives it by so long."""
-        until(lambda: not any(map(runs, self.known)), seconds)
+        until(lambda: not any(map(self.lives, self.known)), seconds)
 
     def said(self) -> tuple[int | None, str, str]:
         return self.process.poll(), self.out.text, self.err.text
 
     def close(self) -> None:
         """Ends what is left of it."""
-        known = {*self.known, *descendants(self.pid)} if not self.is_over else self.known
-        for pid in (self.pid, *known):
-            if runs(pid):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        if not self.is_over:
+            self.known |= {pid: born for pid in descendants(self.pid) if (born := birth(pid))}
+            self.process.kill()
+            self.process.wait()
+        for pid in self.known:
+            self.signal(pid, signal.SIGKILL)
+
+
+def birth(pid: int) -> int | None:
+    """When a process was started, in ticks; None if it has ended."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(rest[18])
 
 
 def children(pid: int) -> list[int]:

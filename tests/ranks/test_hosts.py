@@ -67,6 +67,7 @@ def as_hex(address: str) -> str:
     return bytes(map(int, address.split(".")))[::-1].hex().upper()
 
 
+@pytest.mark.slow  # four ranks on two cores, twice
 def test_a_cable_is_pulled_out_and_put_back(hosts: Hosts, plait) -> None:
     """Who is cut off is named by all others, all end, and the run goes on to what one process gets."""
     jobs = ranks(hosts, *TRAIN, *MESH, "--epochs", "3", "--out", "run")
