@@ -41,9 +41,10 @@ from plait.errors import PlaitError
 from plait.layout import Layout
 from plait.ranks import data as of_data
 from plait.ranks.data import Reducer
-from plait.ranks.layers import Pass, Plan
+from plait.ranks.layers import Pass
 from plait.ranks.measure import choose
 from plait.ranks.mesh import Mesh, Step, even_plan
+from plait.ranks.plan import Plan
 from plait.ranks.shape import Shape
 from plait.ranks.stack import AnyHead, Network, Stack
 from plait.ranks.talk import new_group

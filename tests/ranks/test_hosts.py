@@ -45,7 +45,7 @@ def folder_of(k: int) -> Path:
     return folder
 
 
-def all_end(jobs: list[Job], code: int, seconds: float = 60) -> None:
+def all_end(jobs: list[Job], code: int, seconds: float = 120) -> None:
     assert [job.ended(seconds) for job in jobs] == [code] * len(jobs), [job.said() for job in jobs]
 
 
@@ -143,11 +143,12 @@ def test_who_does_not_come_is_missed(hosts: Hosts) -> None:
     """Host 3 is not there, and host 2 cannot be reached."""
     hosts.unplug(2)
     jobs = ranks(hosts, *TRAIN, *MESH, which=(0, 1, 2))
-    assert [job.ended(150) for job in jobs] == [2, 2, 2], [job.said() for job in jobs]
+    codes = [job.ended(150) for job in jobs]  # 75: it has lost the first rank, which had given up a little earlier
+    assert codes in ([2, 2, 2], [2, 75, 2], [75, 2, 2]), [job.said() for job in jobs]
     todo = "see what became of them, and start all ranks again."
     missing = f"plait: ranks 2, 3 of 4 did not join within 60 s: {todo}"
     assert missing in (jobs[0].err.text, jobs[1].err.text)
-    gone = rf"plait: the first rank at host0 {GONE}"  # it has given up a little earlier
+    gone = rf"plait: the first rank at host0 {GONE}"
     for job in jobs[:2]:
         assert job.err.text == missing or re.fullmatch(gone, job.err.text), job.said()
     assert re.fullmatch(
@@ -162,7 +163,7 @@ def test_torchrun_on_four_hosts(hosts: Hosts, plait) -> None:
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "host0:29400", "--rdzv-id", "one"]
     command += ["-m", "plait", *TRAIN, *MESH, "--epochs", "3", "--out", "run"]
     jobs = [hosts.start(k, command, folder_of(k), {}) for k in range(4)]
-    all_end(jobs, 0, 120)
+    all_end(jobs, 0)
     assert sum(job.out.count("^run run$") for job in jobs) == 1
     (first,) = (k for k in range(4) if (folder_of(k) / "run").exists())
     assert plait(*TRAIN, "--epochs", "3", "--out", "one")[0] == 0

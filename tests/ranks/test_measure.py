@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from plait.errors import PlaitError
 from plait.layout import Layout
-from plait.ranks.layers import Plan
 from plait.ranks.measure import Cost, Costs, best
+from plait.ranks.plan import Plan
 from plait.ranks.shape import Shape
 from rank_jobs import How, Net, Part, Team, chosen
 

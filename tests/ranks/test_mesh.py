@@ -132,7 +132,7 @@ SAID = {
     "both directions": f"layers: GRU is bidirectional, and cannot be in a pipeline: {BECAUSE}; use data ranks for it.",
     "parametrized": "layers: the weights of ParametrizedLSTM are parametrized, and a pipeline needs plain ones: remove "
     "the parametrizations, or use data ranks.",
-    "one layer": "layers=2: the network has 1 layers, and every stage needs one: use layers=1 or fewer.",
+    "one layer": "layers=2: the network has 1 layer, and every stage needs one: use layers=1 or fewer.",
     "a plan for another network": "a plan for 1 + 1 layers: expected 3 in all, and at least one in each stage.",
     "a plan for another mesh": "a plan for 3 stages, and 2 ranks: expected one rank a stage.",
     "targets": "targets of shape (5, 3) for an input of shape (6, 3): not alike.",

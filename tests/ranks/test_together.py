@@ -306,7 +306,7 @@ def test_what_is_wrong_with_parallel_is_said_before_anything_starts(refused, emp
 BAD = {
     "more stages than layers": (
         f"{ALWAYS.replace('--layers 2', '--layers 1')} --parallel layers=2",
-        "layers=2: the network has 1 layers, and every stage needs one: use layers=1 or fewer.",
+        "layers=2: the network has 1 layer, and every stage needs one: use layers=1 or fewer.",
     ),
     "a mesh larger than the world": (
         f"{ALWAYS} --parallel data=4",

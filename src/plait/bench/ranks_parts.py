@@ -6,9 +6,9 @@ from statistics import fmean, median
 
 from ..layout import Layout
 from ..ranks.data import Shared
-from ..ranks.layers import Plan
 from ..ranks.measure import Costs
 from ..ranks.picture import gantt
+from ..ranks.plan import Plan
 from ..ranks.schedule import Timeline
 from .ranks_account import (
     Note,

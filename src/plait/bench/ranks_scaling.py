@@ -6,8 +6,8 @@ from typing import NamedTuple
 from ..data import buckets
 from ..data.sampler import Sampler
 from ..layout import Layout
-from ..ranks.layers import Plan
 from ..ranks.measure import CHUNKS, Costs
+from ..ranks.plan import Plan
 from ..ranks.schedule import split
 from .bucketing import Scheme
 from .ranks_race import Entry, Job, Row, Seconds

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ..layers import state_of, states_of
 from ..ranks import measure
 from ..ranks.data import Reducer, Shared, make_reducer
-from ..ranks.layers import Plan
 from ..ranks.measure import Costs
 from ..ranks.mesh import Mesh, Step
+from ..ranks.plan import Plan
 from ..ranks.schedule import Span
 from ..ranks.talk import told
 from ..tasks.language_model import LanguageModel

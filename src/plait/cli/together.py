@@ -18,9 +18,9 @@ from ..ranks.crew import Together, announced, network_of
 from ..ranks.group import Group, join
 from ..ranks.heartbeat import LOST, Lost
 from ..ranks.launch import launch
-from ..ranks.layers import Plan
 from ..ranks.measure import choose
 from ..ranks.mesh import Mesh
+from ..ranks.plan import Plan
 from ..ranks.shape import Shape
 from ..ranks.talk import all_ranks, tell_all, told
 from ..ranks.world import World
@@ -34,7 +34,7 @@ from ..training.tensors import packed, unpacked
 from .options import set_threads
 from .output import Output
 from .runs import open_run
-from .train import Asked, changes_of, describe, finish
+from .train import Asked, changes_of, describe, finish, mesh_of
 
 PLANNED = 2  # batches that the stages of a pipeline are balanced with
 SENT = Path("what the first rank has sent")
@@ -255,13 +255,10 @@ class Worker:
 
 def kept(run: Run, asked: str | None, world: int) -> tuple[str | None, Any]:
     """The mesh of a run that goes on, and the plan of its stages, if the mesh is still the same."""
-    found = run.config().get("parallel") or {}
-    if not isinstance(found, dict):
-        raise PlaitError(
-            f"{run.path}/config.json has a mesh that makes no sense ({found!r:.40}): restore it from a copy."
-        )
-    if asked is None or str(Shape.parse(asked).filled(world)) == found.get("mesh"):
-        return found.get("mesh"), found.get("plan")
+    config = run.config()
+    mesh = mesh_of(config, str(run.path))
+    if mesh is not None and (asked is None or str(Shape.parse(asked).filled(world)) == str(mesh)):
+        return str(mesh), config["parallel"].get("plan")
     return asked, None
 
 

@@ -72,10 +72,13 @@ def check_share(asked: Asked, shape: Shape) -> None:
 
 def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
     """Of a run that was trained by several processes."""
+    found = config.get("parallel")
     try:
-        return Shape.parse(config["parallel"]["mesh"]) if config.get("parallel") else None
-    except (KeyError, TypeError, AttributeError, PlaitError) as e:
-        raise PlaitError(f"{path}/config.json has a mesh that makes no sense ({e}): restore it from a copy.") from None
+        return Shape.parse(found["mesh"]) if found else None
+    except (KeyError, TypeError, AttributeError, PlaitError):
+        raise PlaitError(
+            f"{path}/config.json has a mesh that makes no sense ({found!r:.40}): restore it from a copy."
+        ) from None
 
 
 def train_alone(asked: Asked, output: Output) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .group import Lost
-    from .layers import Plan
     from .mesh import Mesh
+    from .plan import Plan
     from .stack import Stack
 
 HOMES = {"Lost": "group", "Mesh": "mesh", "Plan": "layers", "Stack": "stack"}  # name -> the module that has it

@@ -18,8 +18,8 @@ from ..training.task import Task
 from ..training.tensors import packed, unpacked, with_prefix
 from .data import Server
 from .group import Group
-from .layers import Plan
 from .mesh import Mesh, Step
+from .plan import Plan
 from .stack import Network
 from .talk import gathered, told
 

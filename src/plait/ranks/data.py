@@ -5,16 +5,12 @@ their mean over real tokens. A rank that has no part of a batch adds zeros. Grad
 each as soon as it is there, in the same order on every rank.
 """
 
-import fcntl
-import mmap
 import os
 import platform
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,10 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PlaitError
-from .talk import new_group, tell_all, told
+from .memory import Memory, make_memory
+from .talk import new_group, tell_all
 
 GROUP = 1 << 20  # bytes of gradients that are added together, at least
-LINE = 64  # bytes that two processors never write at the same time without a cost
 SPIN = 2e-3  # seconds of waiting without sleep
 NAP = 5e-5  # seconds
 LOOK = 0.1  # seconds of waiting between two looks at whether the others are still there
@@ -151,7 +147,7 @@ class Shared(Reducer):
         self,
         parameters: Sequence[nn.Parameter],
         group: dist.ProcessGroup,
-        memory: "Memory",
+        memory: Memory,
         between: dist.ProcessGroup | None = None,
         timeout: float = 60.0,
     ) -> None:
@@ -256,38 +252,6 @@ class Shared(Reducer):
             os.sched_yield() if waited < SPIN else time.sleep(NAP)
 
 
-class Memory:
-    """A slot for the gradients of each rank of a host, and the flags.
-
-    Rank r holds a lock on byte r of the file, which ends with its process, however that ends.
-    """
-
-    def __init__(self, file: Path, numbers: int, dtype: torch.dtype, rank: int, ranks: int, flags: int) -> None:
-        per_rank = -(-flags * 8 // LINE) * LINE
-        slot = -(-numbers * dtype.itemsize // LINE) * LINE
-        self.size = size_of(numbers, dtype, ranks, flags)
-        self.file = file.open("r+b")
-        self.map = mmap.mmap(self.file.fileno(), self.size)
-        fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
-        everything = torch.frombuffer(self.map, dtype=torch.uint8)
-        begin = per_rank * ranks
-        self.flags = np.frombuffer(self.map, np.int64, begin // 8).reshape(ranks, -1)
-        self.slots = [everything[begin + r * slot :][: numbers * dtype.itemsize].view(dtype) for r in range(ranks)]
-
-    def is_gone(self, rank: int) -> bool:
-        """Whether the process of another rank has ended."""
-        try:
-            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
-        except OSError:
-            return False
-        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, rank)
-        return True
-
-
-def size_of(numbers: int, dtype: torch.dtype, ranks: int, flags: int) -> int:
-    return ranks * (-(-flags * 8 // LINE) * LINE + -(-numbers * dtype.itemsize // LINE) * LINE)
-
-
 def shared(
     parameters: Sequence[nn.Parameter],
     group: dist.ProcessGroup,
@@ -295,31 +259,10 @@ def shared(
     timeout: float = 60.0,
 ) -> Shared | str:
     """All ranks of the group, which are on one host, call this together. -> a reducer, or why there can be none."""
-    numbers, ranks = sum(p.numel() for p in parameters), dist.get_world_size(group)
-    flags = 2 * len(groups_of([p.numel() for p in reversed(parameters)], GROUP // parameters[0].element_size())) + 1
-    size = size_of(numbers, parameters[0].dtype, ranks, flags)
-    why, name = "", ""
-    if dist.get_rank(group) == 0:
-        try:
-            folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            handle, name = tempfile.mkstemp(prefix="plait-", dir=folder)
-            try:
-                os.posix_fallocate(handle, 0, size)  # a write to memory that is not there would kill the process
-            finally:
-                os.close(handle)
-        except OSError as e:
-            why = f"{size / 2**20:,.0f} MB of shared memory are not free ({e.strerror})"
-    why, name = told(f"{why}\n{name}".encode(), group).decode().split("\n", 1)
-    memory = None
-    if not why:
-        try:
-            memory = Memory(Path(name), numbers, parameters[0].dtype, dist.get_rank(group), ranks, flags)
-        except OSError as e:  # a host of the same name that is another one
-            why = f"what the first rank of this host shares cannot be opened ({e.strerror})"
-    dist.barrier(group)
-    if name and dist.get_rank(group) == 0:
-        Path(name).unlink(missing_ok=True)  # whoever has mapped it still has it; nobody is left to clear it away later
-    return why if memory is None else Shared(parameters, group, memory, between, timeout)
+    sizes, like = [p.numel() for p in parameters], parameters[0]
+    flags = 2 * len(groups_of(sizes[::-1], GROUP // like.element_size())) + 1
+    memory = make_memory(sum(sizes), like.dtype, flags, group)
+    return memory if isinstance(memory, str) else Shared(parameters, group, memory, between, timeout)
 
 
 def why_not_shared(parameters: Sequence[nn.Parameter]) -> str | None:

@@ -5,13 +5,11 @@ has not come yet, a stage computes gradients of weights. Those are always added 
 depend on timing.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,60 +18,10 @@ from torch import Tensor
 from ..engines import Derivative, Engine, Needs, Prepared
 from ..errors import PlaitError
 from ..layout import Layout
-from .schedule import Op, Schedule, Span, cut, wavefront
+from .mail import Mail, Message
+from .plan import Plan
+from .schedule import Op, Span
 from .stack import Later, Network, OneLayer
-
-Work = Any  # of torch.distributed: a message under way
-
-
-class Plan(NamedTuple):
-    """How a network is cut. It decides the order of sums, so a run keeps it."""
-
-    split: Sequence[int]  # layers of each stage
-    chunks: int
-    micro: int = 1
-    early: int = 0  # chunks that are decoded on the way forward
-    step_cost: float = 0.0  # of a step, in rows: chunks have about the same number of rows, counted so
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**self._asdict(), "split": list(self.split)}
-
-    @classmethod
-    def of(cls, value: Any) -> "Plan":
-        """What as_dict gave, as it came back from JSON."""
-        try:
-            chunks, micro, early = (int(value[name]) for name in ("chunks", "micro", "early"))
-            plan = cls(tuple(map(int, value["split"])), chunks, micro, early, float(value["step_cost"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as e:
-            raise PlaitError(f"a plan of stages cannot be read ({type(e).__name__}: {e}).") from None
-        if min(*plan.split, plan.chunks, plan.micro, 1 + plan.early) < 1 or not 0 <= plan.step_cost < 1e9:
-            raise PlaitError(f"a plan of stages makes no sense: {plan}.")
-        return plan
-
-    def bounds(self, layout: Layout) -> Sequence[int]:
-        """Where the chunks of a batch begin, and the end: 0, ..., T."""
-        return cut([self.step_cost + size for size in layout.sizes], self.chunks)
-
-    def micros(self, layout: Layout) -> "list[Micro]":
-        count = min(self.micro, layout.B)
-        return [Micro(self, *layout.part(m, count), m, count) for m in range(count)]
-
-    def schedule(self, micros: "Sequence[Micro]") -> Schedule:
-        return made(tuple(len(m.chunks) for m in micros), len(self.split), self.early)
-
-
-made = lru_cache(64)(wavefront)
-
-
-class Micro:
-    """A micro-batch: some sequences of a batch, cut into chunks of time."""
-
-    def __init__(self, plan: Plan, layout: Layout, rows: Tensor, number: int, count: int) -> None:
-        bounds = plan.bounds(layout)
-        self.layout, self.rows = layout, rows  # rows: where its rows are in the batch
-        self.columns = slice(number, None, count)  # its sequences, counted from the longest
-        self.chunks = [layout.cut(t0, t1) for t0, t1 in pairwise(bounds)]
-        self.slices = [layout.rows(t0, t1) for t0, t1 in pairwise(bounds)]
 
 
 class Kept(NamedTuple):
@@ -175,7 +123,7 @@ class Pass:
     def run(self) -> Result:
         stage = self.stage
         self.begin()
-        self.mail = Mail(stage, self.messages())
+        self.mail = Mail(stage.group, self.messages())
         line, done = self.schedule.lines[stage.number], set[Op]()
         fill = deque(line.fill)
         for op in line.main:
@@ -210,7 +158,7 @@ class Pass:
         return found
 
     # --- messages
-    def messages(self) -> "Iterator[Message]":
+    def messages(self) -> Iterator[Message]:
         """Those that come, in the order of the ops that need them."""
         stage = self.stage
         for op in self.schedule.lines[stage.number].main:
@@ -341,53 +289,3 @@ DO: dict[str, Callable[[Pass, int, int], None]] = {
     "W": Pass.weights,
     "V": Pass.decoder_weights,
 }
-
-
-class Message(NamedTuple):
-    op: Op  # which needs it
-    source: int  # stage
-    tag: int
-    rows: Tensor
-
-
-class Mail:
-    """Messages between stages: all receives are posted at the start, and a thread waits for them."""
-
-    def __init__(self, stage: Stage, messages: Iterator[Message]) -> None:
-        self.stage = stage
-        self.coming = {message.op: message for message in messages}
-        self.there = {op: threading.Event() for op in self.coming}
-        self.error: Exception | None = None
-        self.sent: list[tuple[Work, Tensor]] = []  # a tensor must stay as it is until it has left
-        works = [dist.irecv(m.rows, stage.peer(m.source), group=stage.group, tag=m.tag) for m in self.coming.values()]
-        if works:
-            threading.Thread(target=self.listen, args=(works,), name="plait mail", daemon=True).start()
-
-    def listen(self, works: Sequence[Work]) -> None:
-        """A work of gloo is never done until somebody waits for it."""
-        try:
-            for work, event in zip(works, self.there.values(), strict=True):
-                work.wait()
-                event.set()
-        except Exception as e:
-            self.error = e
-            for event in self.there.values():
-                event.set()
-
-    def has(self, op: Op) -> bool:
-        return op not in self.there or self.there[op].is_set()
-
-    def wait(self, op: Op) -> None:
-        self.there[op].wait()
-
-    def take(self, op: Op) -> Tensor:
-        if self.error is not None:
-            raise self.error
-        return self.coming.pop(op).rows
-
-    def send(self, rows: Tensor, to: int, tag: int) -> None:
-        self.sent.append((dist.isend(rows, self.stage.peer(to), group=self.stage.group, tag=tag), rows))
-
-    def close(self) -> None:
-        for work, _ in self.sent:
-            work.wait()

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..layout import Layout
-from .layers import Plan, Stage
+from .layers import Stage
 from .mesh import Mesh
+from .plan import Plan
 from .schedule import Op, Timeline, simulate, split
 from .shape import Shape
 from .stack import Head, Later, Network
@@ -168,28 +169,39 @@ def samples(network: Network, batches: Sequence[Batch], kinds: str) -> dict[str,
                         chunk, is_first = parts[op.chunk], op.chunk == (len(parts) - 1 if op.kind == "I" else 0)
                         key = chunk.T, chunk.N, is_first and op.kind in "FI"
                         found[op.kind].setdefault(key, []).append(end - start)
-    return {kind: Cost.fit([(*key, min(s)) for key, s in some.items()]) for kind, some in found.items()}
+    return {kind: Cost.fit([(*key, usual(s)) for key, s in some.items()]) for kind, some in found.items()}
+
+
+def usual(seconds: Sequence[float]) -> float:
+    """Of several that were measured one after the other; the first fills the caches."""
+    return float(np.median(seconds[1:] or seconds))
 
 
 def link(mesh: Mesh) -> tuple[float, float]:
-    """Seconds of a message between two neighbours of the pipeline, and for each byte of it."""
+    """Seconds of a message between two stages, and for each byte of it: from the first to the last stage and back.
+
+    The stages between them have nothing to do, and say what these two found.
+    """
     group = mesh.group("layers")
     me, last = dist.get_rank(group), dist.get_world_size(group) - 1
     if last == 0:
         return 0.0, 0.0
+    other = dist.get_global_rank(group, last if me == 0 else 0)
     seconds = []
     for size in (1_000, 1_000_000):
         data, times = torch.zeros(size, dtype=torch.uint8), []
-        for _ in range(6):
+        for _ in range(6 if me in (0, last) else 0):
             began = time.perf_counter()
-            for away in (0, 1):  # there and back
-                if me == (0 if away == 0 else last):
-                    dist.send(data, dist.get_global_rank(group, last if away == 0 else 0), group=group)
-                elif me == (last if away == 0 else 0):
-                    dist.recv(data, dist.get_global_rank(group, 0 if away == 0 else last), group=group)
+            for to in (last, 0):
+                if me == to:
+                    dist.recv(data, other, group=group)
+                else:
+                    dist.send(data, other, group=group)
             times.append((time.perf_counter() - began) / 2)
-        seconds.append(float(np.median(times)))
-    return seconds[0], max(0.0, (seconds[1] - seconds[0]) / 999_000)
+        seconds.append(usual(times) if times else 0.0)
+    ends = tell_all(seconds, group)
+    small, large = ((ends[0][k] + ends[last][k]) / 2 for k in (0, 1))
+    return small, max(0.0, (large - small) / 999_000)
 
 
 def choose(network: Network, batches: Sequence[Batch], shape: Shape, mesh: Mesh) -> Plan:

@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import PlaitError
 from ..layout import Layout
 from .data import Reducer, make_reducer
-from .layers import Plan, Result, Stage
+from .layers import Result, Stage
+from .plan import Plan
 from .schedule import split
 from .shape import AXES, Shape
 from .stack import AnyHead, Loss, Network, Stack
