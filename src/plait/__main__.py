@@ -1,5 +1,6 @@
 """The command `plait`, and `python -m plait`: listens for signals before anything heavy is imported."""
 
+import gc
 import os
 
 from .ranks.world import is_one_of_several, quieten
@@ -8,6 +9,7 @@ from .training import signals
 
 def main() -> None:
     signals.listen()
+    gc.set_threshold(5_000)  # imports make so many objects that Python would look for circles all the time
     if is_one_of_several(os.environ):
         quieten(os.environ)
     try:
@@ -16,6 +18,7 @@ def main() -> None:
         run()
     finally:
         signals.ignore()  # the command is done, and a signal would only disturb Python's own exit
+        gc.freeze()  # Python need not look through all that torch has made before it ends: half a second
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,18 @@ def test_a_run_is_used_where_it_could_not_be_trained(plait, refused, monkeypatch
     monkeypatch.setattr(memory, "available", lambda: 800)
     sentence = "plait: a network of 117 weights needs about 0 MB, and 0 MB of memory is free: end other programs"
     assert refused("evaluate", "f").startswith(sentence)
+
+
+def test_weights_are_counted_without_torchs_compiler() -> None:
+    """Which takes a second to import, and nobody who asks a network for an answer needs it."""
+    code = """
+import sys
+from plait.tasks import memory
+from plait.tasks.language_model import LanguageModel
+from plait.tasks.settings import LanguageSettings
+s = LanguageSettings(data="text", layers=2, hidden=5, embedding=3)
+expected = sum(p.numel() for p in LanguageModel(s, 7).parameters())
+print(memory.weights_of(lambda: LanguageModel(s, 7)) == expected, "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True False\n", "")

@@ -1,9 +1,11 @@
 """Whether something fits into memory, checked before it is made: a system that has none left kills the process."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from .. import cells
 from ..errors import PlaitError
@@ -48,8 +50,18 @@ def check_use(build: Callable[[], nn.Module]) -> None:
     check_fits(FLOAT * 2 * weights, f"a network of {weights:,} weights", "end other programs, and try again")
 
 
+class LeftAsTheyAre(TorchFunctionMode):
+    """Nothing is drawn for weights that have no numbers: torch would import its compiler for that, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def weights_of(build: Callable[[], nn.Module]) -> int:
-    with torch.device("meta"):  # sizes without numbers
+    with torch.device("meta"), LeftAsTheyAre():  # sizes without numbers
         return sum(p.numel() for p in build().parameters())
 
 
