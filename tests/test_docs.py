@@ -23,7 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/ragged.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/ragged.md", "docs/classify.md"])
 def test_python_examples_run(page: str, empty_folder: Path) -> None:
     found = blocks(page, "python")
     assert found
@@ -63,6 +63,10 @@ def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyP
     Path("book.txt").write_text("the cat sat on the mat\nthe dog sat on the cat\n" * 30)
     rows = [f"2024-{m:02d}-{d:02d},{50 + 9 * (d % 7) + d}" for m in range(1, 5) for d in range(1, 29)]
     Path("sales.csv").write_text("day,sales\n" + "\n".join(rows) + "\n")
+    rows = [
+        f"{k},{t},{(t * (1 + k % 2)) % 5},{'walk' if k % 2 else 'run'}" for k in range(40) for t in range(5 + k % 4)
+    ]
+    Path("walks.csv").write_text("id,time,speed,label\n" + "\n".join(rows) + "\n")
     ran = 0
     for line in "".join(blocks(page, "bash")).splitlines():
         args = shlex.split(line, comments=True)

@@ -13,7 +13,7 @@ import pytest
 
 from driver_world import zipped
 from plait import PlaitError
-from plait.data import files, series, text
+from plait.data import files, series, tables, text
 from plait.data.series import Scale
 
 
@@ -207,7 +207,7 @@ def test_a_series_and_its_copy_know_the_column(tmp_path: Path, text: str, column
 
 
 def test_a_copy_may_have_more_cells_than_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MOST_CELLS", 5)
+    monkeypatch.setattr(tables, "MOST_CELLS", 5)
     data = series.read(write(tmp_path, "v\n1\n2\n3\n4\n"))
     back = series.reopen(data.as_csv().encode(), "series.csv", "mine")  # it has labels, too
     assert back.values.tolist() == [1, 2, 3, 4]
@@ -431,7 +431,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: p
     assert files.contents(Path(write(tmp_path, "123")), "", 3) == b"123"
     with pytest.raises(PlaitError, match=r"has 4 bytes: expected at most 3; cut out"):
         files.contents(Path(write(tmp_path, "1234")), "", 3)
-    monkeypatch.setattr(series, "MOST_CELLS", 6)
+    monkeypatch.setattr(tables, "MOST_CELLS", 6)
     with pytest.raises(PlaitError, match=r"has about 8 cells: expected at most 6; cut out"):
         series.read(write(tmp_path, "d,v\n" + "a,1\n" * 3))
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__, bench
-from ..tasks.settings import ForecastSettings, LanguageSettings
+from ..tasks import TASKS
 from ..training.settings import TrainSettings, check_seed
 from .options import Json, MaxRestarts, Out, Parallel, Resume, Run, Seed, Threads, Timeout, make_option, with_options
 
@@ -48,12 +48,8 @@ def add_task(name: str, kind: type[TrainSettings], about: str) -> None:
         raise typer.Exit(train_task(asked))
 
 
-add_task(
-    "forecast",
-    ForecastSettings,
-    "Train a network to forecast a series of numbers: the airline passengers, or a column of a CSV file.",
-)
-add_task("language", LanguageSettings, "Train a network to predict the next word, or character, of a text.")
+for task, known in TASKS.items():
+    add_task(task, known.kind, known.about)
 
 
 @app.command()
@@ -89,6 +85,21 @@ def generate(
 
     options = {"length": length, "temperature": temperature, "top": top}
     use.generate(run, prompt, Output(json), threads, seed, **options)
+
+
+@app.command()
+def classify(
+    run: Run,
+    data: Annotated[str, typer.Argument(metavar="FILE", help="New sequences, of the kind that it was trained with.")],
+    out: Annotated[str | None, typer.Option(help="Write all probabilities there, as a CSV file.")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Name the class of new sequences."""
+    from . import use
+    from .output import Output
+
+    use.classify(run, data, out, Output(json), threads)
 
 
 @app.command()

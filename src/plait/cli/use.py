@@ -1,17 +1,23 @@
-"""What is done with a trained network, and printed: evaluate, forecast, generate."""
+"""What is done with a trained network, and printed: evaluate, forecast, generate, classify."""
 
+import csv
+import io
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..data import series
 from ..data.text import UNK
 from ..errors import PlaitError, between
 from ..tasks.base import NamedTask
+from ..tasks.classify import Classify, read_source
 from ..tasks.forecast import Forecast
 from ..tasks.language import Language
 from ..tasks.pictures import check_picture, forecast_picture
-from ..training.files import write_whole
+from ..tasks.scores import percent
+from ..training.files import check_target, write_whole
 from .options import set_threads
 from .output import Output
 from .runs import trained
@@ -21,8 +27,7 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
     set_threads(threads)
     _, task = trained(path, NamedTask)  # type: ignore[type-abstract]
     metrics = task.evaluate()
-    if isinstance(task, Forecast):
-        output.line(f"data {task.data.name}, column '{task.data.column}'")
+    output.line(task.about()[0])
     output.titled(task.table(metrics))
     output.result(metrics)
 
@@ -56,3 +61,40 @@ def generate(path: str, prompt: str, output: Output, threads: int | None, seed: 
     text = task.generate(prompt, seed=seed, **options)
     output.text(text)
     output.result({"prompt": prompt, "text": text})
+
+
+def classify(path: str, data: str, out: str | None, output: Output, threads: int | None) -> None:
+    set_threads(threads)
+    target = None if out is None else Path(out)
+    if target is not None:
+        check_target(target, f"--out {out}")
+    _, task = trained(path, Classify)
+    classes = task.data.classes
+    found, probabilities = task.probabilities(read_source(task.settings, data, new=True))
+    best = probabilities.argmax(1)
+    rows = [
+        [name, classes[k], percent(p[k])] for name, k, p in zip(found.names, best.tolist(), probabilities, strict=True)
+    ]
+    output.table(["sequence", "class", "probability"], rows)
+    known = [k for k, label in enumerate(found.labels.tolist()) if label >= 0]
+    accuracy = float(np.mean(found.labels.numpy()[known] == best[known])) if known else None
+    if known:
+        output.line(f"{len(known):,} of them have a label that the run knows: accuracy {percent(accuracy)}")
+    if target is not None:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["sequence", "class", *classes])
+        for row, p in zip(rows, probabilities.tolist(), strict=True):
+            writer.writerow([*row[:2], *(f"{value:.6g}" for value in p)])
+        write_whole(target, file.getvalue().encode())
+        output.line(f"probabilities  {target}")
+    output.result(
+        {
+            "classes": list(classes),
+            "sequences": [
+                {"name": row[0], "class": row[1], "probabilities": p}
+                for row, p in zip(rows, probabilities.tolist(), strict=True)
+            ],
+            "accuracy": accuracy,
+        }
+    )

@@ -4,26 +4,23 @@ import csv
 import hashlib
 import io
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlaitError, unknown
-from .dates import check_order, dates_ahead, moment
+from .dates import check_order, dates_ahead
 from .files import contents, decoded, reading
 from .numbers import number, oddity, two_readings
+from .tables import MOST_BYTES, Rows, cells_of, listed, read_table
 
 Values = NDArray[np.float64]
-Rows = list[tuple[int, list[str]]]  # each with its number in the file
 EXPECTED = "expected a CSV file with a column of numbers"
 LARGEST = 1e150  # of a value, so that its square is a number, too
-MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes fifty times the memory of a number
 
 
 @dataclass(frozen=True)
@@ -73,78 +70,12 @@ def reopen(content: bytes, path: str, name: str) -> Series:
 def parse(text: str, name: str, column: str | None, missing: str) -> Series:
     if missing not in ("error", "interpolate"):
         raise unknown("--missing", missing, ("error", "interpolate"))
-    rows, delimiter = table(text, name)
-    decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
-    has_header = is_header(rows, decimal)
-    header = rows[0][1] if has_header else [str(k + 1) for k in range(len(rows[0][1]))]
-    rows = rows[1:] if has_header else rows
-    if not rows:
-        raise PlaitError(f"{name} has a header and no rows: expected numbers below it.")
-    for k, row in rows:
-        if len(row) > len(header):
-            comma = any(a.lstrip("+-").isdecimal() and b.isdecimal() for a, b in pairwise(row))
-            hint = "if a comma is a decimal one, write a point, or divide cells by ;." if comma else "is it CSV?"
-            raise PlaitError(f"{name}, row {k} has {len(row)} cells, and there are {len(header)} columns: {hint}")
-        if any("\n" in cell for cell in row):
-            raise PlaitError(f"{name}, row {k} has a cell with several lines: look for a quotation mark too many.")
-        row += [""] * (len(header) - len(row))
+    header, rows, decimal = read_table(text, name, EXPECTED)
     index = column_index(name, header, rows, column, decimal)
     values = column_values(name, header, rows, index, missing, decimal)
     labels = [row[0] for _, row in rows] if index else [str(k + 1) for k in range(len(rows))]
     check_order(name, [k for k, _ in rows], labels)
     return Series(name, values, labels, header[index])
-
-
-def is_header(rows: Rows, decimal: str) -> bool:
-    """Whether the first row names the columns. A name may be nearly a number (5%, 95%), if another one is a word, and
-    nothing like it is below.
-    """
-    first, below = rows[0][1], [row[0] for _, row in rows[1:]]
-    word = first[0] and number(first[0], decimal) is None and not moment(first[0])
-    if word and below and moment(below[0]) and moment(below[-1]):  # such as date,2020 above dates and numbers
-        return True
-    if any(number(cell, decimal) is not None for cell in first):
-        return False
-    odd = [k for k, cell in enumerate(first) if oddity(cell)]
-    if any(k < len(row) and oddity(row[k]) for _, row in rows[1:] for k in odd):
-        return False
-    return not odd or any(cell and not moment(cell) for k, cell in enumerate(first) if k not in odd)
-
-
-def table(text: str, name: str) -> tuple[Rows, str]:
-    """The rows, without comments and blank ends; and what divides their cells."""
-    lines = (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
-    first = next(lines, "")
-    delimiter = next((d for d in "\t;" if d in first), ",")
-    if told := re.fullmatch(r" *\"?sep=([^\"\w\r ])\"? *", first, re.I):  # Excel's way to say it
-        delimiter = told[1]
-        text = text.replace(first, "#", 1)
-    elif delimiter == "," and "|" in first and all("|" in line for line in lines):
-        raise PlaitError(
-            f"{name} has | between its cells: put commas, semicolons or tabs there, or write sep=| in a line above all."
-        )
-    if (cells := text.count(delimiter) + text.count("\n")) > MOST_CELLS:
-        raise PlaitError(f"{name} has about {cells:,} cells: expected at most {MOST_CELLS:,}; cut out what you need.")
-    stripped = ([cell.strip() for cell in row] or [""] for row in cells_of(text, name, delimiter))
-    rows = [(k, row) for k, row in enumerate(stripped, 1) if not row[0].startswith("#")]
-    while rows and not any(rows[-1][1]):
-        rows.pop()
-    while rows and not any(rows[0][1]):
-        rows.pop(0)
-    if not rows:
-        raise PlaitError(f"{name} is empty: {EXPECTED}.")
-    if (columns := max(len(row) for _, row in rows)) > MOST_COLUMNS:
-        raise PlaitError(f"{name} has {columns:,} columns: expected at most {MOST_COLUMNS:,}; is it CSV?")
-    if columns > 1:  # an empty line is a gap in a single column, and nothing in a table
-        rows = [(k, row) for k, row in rows if len(row) > 1 or row[0]]
-    return rows, delimiter
-
-
-def cells_of(text: str, name: str, delimiter: str) -> list[list[str]]:
-    try:
-        return list(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error as e:
-        raise PlaitError(f"{name} cannot be read as CSV: {e}.") from None
 
 
 def column_index(name: str, header: list[str], rows: Rows, column: str | None, decimal: str) -> int:
@@ -218,11 +149,6 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
         raise PlaitError(f"{name}, column '{column}': there is no number to interpolate between.")
     at, numbers = zip(*known, strict=True)
     return [float(v) for v in np.interp(range(len(values)), at, numbers)]
-
-
-def listed(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 @dataclass(frozen=True)

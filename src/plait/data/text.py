@@ -1,23 +1,22 @@
 """Text: the parts of a corpus from a file, a folder or a zip, and the numbers of its words or characters."""
 
-import os
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path, PurePosixPath
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import PlaitError, between, unknown
-from .files import DAMAGE, contents, decoded, opened, reading
+from .files import contents, decoded, reading
+from .places import is_place, place
 
 EOS, UNK = "<eos>", "<unk>"
 ENDS = {"word": EOS, "char": "\n"}  # the token that ends a line, by level
@@ -26,7 +25,6 @@ PART_OF = {**{part: part for part in PARTS}, "validation": "valid", "val": "vali
 TEXT_SUFFIXES = (".txt", ".text", ".tokens", ".raw", ".md", ".rst")
 EXPECTED = "expected a text file, a folder or a zip"
 LIMIT = 4 * 2**30  # bytes of text in a file, or in a zip
-CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
 FEWEST = 20  # lines (or words, or characters) that a text must have to be cut: a twentieth of them is one
 PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # where a line, a word, a character begins; blank ones do not count
 
@@ -43,71 +41,31 @@ def read(path: str, validation: float = 0.05, test: float = 0.05) -> Texts:
         raise PlaitError(f"validation {validation} and test {test}: expected shares above 0 whose sum is below 1.")
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
-    place = Path(path)
     with reading(path, EXPECTED):
-        if place.is_dir():
-            parts = from_folder(place)
-        elif place.suffix.lower() == ".zip":
-            parts = from_zip(place)
+        if is_place(Path(path)):
+            parts = from_place(Path(path))
         else:
-            parts = {"train": decoded(contents(place, EXPECTED, LIMIT), path)}
+            parts = {"train": decoded(contents(Path(path), EXPECTED, LIMIT), path)}
     for part, text in parts.items():
         if not text or text.isspace():
             found = "is empty" if len(parts) == 1 else f"has an empty {part} part"
             raise PlaitError(f"{path} {found}: expected text in it.")
     if shares := {part: share for part, share in (("valid", validation), ("test", test)) if part not in parts}:
         parts |= cut(parts["train"], path, shares)
-    return Texts(place.absolute().name, {part: parts[part] for part in PARTS})
+    return Texts(Path(path).absolute().name, {part: parts[part] for part in PARTS})
 
 
-def from_folder(folder: Path) -> dict[str, str]:
-    """The parts in a folder and the folders below it; links to folders are not followed."""
-
-    def refuse(e: OSError) -> None:
-        raise e
-
-    names = [
-        (Path(top) / name).relative_to(folder).as_posix()
-        for top, _, files in os.walk(folder, onerror=refuse)
-        for name in files
-    ]
-    return joined(by_part(names, folder), lambda name: decoded(contents(folder / name, EXPECTED, LIMIT), folder / name))
-
-
-def from_zip(path: Path) -> dict[str, str]:
-    """The parts in a zip; nothing is extracted to the disk."""
-    with opened(path, EXPECTED) as file:
-        try:
-            archive = ZipFile(file)
-            for name in archive.namelist():
-                steps = re.split(r"[/\\]", name)
-                if not steps[0] or ".." in steps or re.match("[A-Za-z]:", name):
-                    raise PlaitError(f"{path} has a member {name!r}, which leads out of the zip: do not trust it.")
-            members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
-            parts = by_part(members, path)
-            chosen = [members[name] for names in parts.values() for name in names]
-            for member in chosen:
-                if member.flag_bits & 1:
-                    raise PlaitError(f"{member.filename} in {path} is encrypted: extract it, and give the folder.")
-            # zipfile reads no more of a member than its header says, so this is a limit on what is read, too.
-            if (size := sum(member.file_size for member in chosen)) > LIMIT:
-                raise PlaitError(f"{path} has {size:,} bytes of text: expected at most {LIMIT:,}; extract it.")
-
-            def load(name: str) -> str:
-                with archive.open(members[name]) as member:
-                    return decoded(b"".join(iter(partial(member.read, CHUNK), b"")), f"{name} in {path}")
-
-            return joined(parts, load)
-        except PlaitError:
-            raise
-        except DAMAGE as e:
-            why = str(e) or type(e).__name__
-            raise PlaitError(f"{path} is not a zip, or is damaged ({why}): expected a zip with text files.") from None
+def from_place(path: Path) -> dict[str, str]:
+    """The parts in a folder or a zip."""
+    with place(path, EXPECTED, "text", LIMIT) as found:
+        parts = by_part(found.names, path)
+        found.check(name for names in parts.values() for name in names)
+        return joined(parts, lambda name: decoded(found.read(name), found.called(name)))
 
 
 def by_part(names: Iterable[str], where: Path) -> dict[str, list[str]]:
     """The text files of each part, in the order of their names; if no name has a part in it, all are to train on."""
-    names = sorted(name for name in names if not any(p[0] == "." or p == "__MACOSX" for p in PurePosixPath(name).parts))
+    names = list(names)
     texts = [name for name in names if PurePosixPath(name).suffix.lower() in TEXT_SUFFIXES]
     if not texts:
         found = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -73,6 +73,64 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
     return png(figure)
 
 
+def confusion_picture(name: str, matrix: Sequence[Sequence[int]], classes: Sequence[str], accuracy: float) -> bytes:
+    """True classes in rows, predicted ones in columns, as a PNG file."""
+    from matplotlib.figure import Figure
+
+    counts = np.array(matrix, float)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    C = len(classes)
+    side = min(3.2 + 0.42 * C, 16)
+    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    axes: Any = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    size = max(4.0, min(9.0, 150 / C))
+    if C <= 30:
+        for i, j in np.ndindex(C, C):
+            if counts[i, j]:
+                color = "white" if shares[i, j] > 0.6 else "0.15"
+                axes.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", color=color, fontsize=size)
+    words = [shortened(c) for c in classes]
+    axes.set_xticks(range(C), words, rotation=45 if max(map(len, words)) > 3 else 0, ha="right", fontsize=size)
+    axes.set_yticks(range(C), words, fontsize=size)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(f"{name}: accuracy {100 * accuracy:.1f} %", loc="left", fontsize=11)
+    axes.spines[:].set_visible(False)
+    return png(figure)
+
+
+def shortened(word: str) -> str:
+    return word if len(word) <= 20 else word[:19] + "\u2026"
+
+
+def curves_picture(name: str, history: Sequence[dict[str, Any]]) -> bytes:
+    """Loss by epoch, and the share of right answers if it is there, as a PNG file."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    rows = [row for row in history if "accuracy" in row]
+    figure = Figure(figsize=(9 if rows else 6, 4), layout="constrained")
+    left, *right = figure.subplots(1, 2 if rows else 1, squeeze=False)[0]
+    epochs = [row["epoch"] for row in history]
+    for key, label, color in (("loss", "training", "tab:orange"), ("validation", "validation", "tab:blue")):
+        if history[0][key] is not None:
+            left.plot(epochs, [row[key] for row in history], color=color, label=label)
+    left.set_ylim(bottom=0)
+    left.set_title(f"{name}: loss", loc="left", fontsize=11)
+    for axes in right:
+        axes.plot([row["epoch"] for row in rows], [row["accuracy"] for row in rows], color="tab:blue")
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_title("validation: accuracy", loc="left", fontsize=11)
+    for axes in (left, *right):
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False)
+    return png(figure)
+
+
 def check_picture(path: str) -> Path:
     """The path, if a picture can be written there."""
     place = Path(path)

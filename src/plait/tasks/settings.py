@@ -9,6 +9,9 @@ from ..training.settings import TrainSettings, option
 DECODERS = ("recursive", "seq2seq")
 WIDEST = 100_000  # units of a layer, numbers of an embedding
 SOFTMAXES = ("auto", "full", "adaptive")
+POOLS = ("last", "mean")
+SHORT = ("pad", "keep")
+WEIGHTS = ("none", "balanced")
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,72 @@ class LanguageSettings(NetworkSettings):
     def width(self) -> int:
         """Of the embedding."""
         return self.embedding or self.hidden
+
+
+@dataclass(frozen=True)
+class PooledSettings(NetworkSettings):
+    """A network that says one thing about a whole sequence."""
+
+    bidirectional: bool = option(False, "Read every sequence in both directions.")
+    pool: str = option("last", "What of a sequence is judged: last (the last state) or mean (over all steps).")
+    validation: float = option(0.1, "Share of the training sequences for validation, of each class; 0 for none.")
+    # these have other defaults than in other tasks
+    epochs: int = option(100, "How often every training sequence is seen, at most.")
+    cell: str = option("gru", "rnn, rnn_relu, lstm, gru or implicit_gru.")
+    hidden: int = option(100, "Units in a layer.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pool not in POOLS:
+            raise unknown("pool", self.pool, POOLS)
+        if not 0 <= self.validation < 1:
+            raise PlaitError(f"validation {self.validation}: must be at least 0 and below 1.")
+
+
+@dataclass(frozen=True)
+class ClassifySettings(PooledSettings):
+    data: str | None = option(
+        None, "A .ts, .npz or long .csv file, UCI HAR's folder or zip, or a folder with a folder of videos per class."
+    )
+    test_data: str | None = option(None, "A file or folder of the same kind, for the test.")
+    test: float = option(0.1, "Share of the sequences for the test, of each class, if the data have no test part.")
+    classes: str | None = option(None, "Only these classes, divided by commas.")
+    missing: str = option("error", "What to do with numbers that are missing: error or interpolate.")
+    class_weights: str = option("none", "balanced: rare classes count as much as frequent ones; or none.")
+    buckets: str = option(
+        "none", "Which sequences share a batch: none, greedy, optimal:K, 8,16,32, or pool:N (sorted)."
+    )
+    id_column: str = option("id", "In a CSV file: which sequence a row belongs to.")
+    time_column: str = option("time", "In a CSV file: the order of its rows.")
+    label_column: str = option("label", "In a CSV file: the class.")
+    features: str = option("resnet18", "Of videos: resnet18, resnet34, resnet50, or a folder with a ResNet.")
+    download: bool = option(False, "Fetch that ResNet from the Hugging Face hub, if it is not on this machine.")
+    frames: int = option(128, "Of videos: frames of a clip, at the most.")
+    short: str = option("pad", "Clips with fewer frames: pad (with black ones, as the third paper does) or keep.")
+    skip_broken: bool = option(False, "Leave out videos that cannot be read.")
+    splits: str | None = option(None, "Of videos: a folder with HMDB51's files CLASS_test_splitN.txt.")
+    split: int = option(1, "Which of HMDB51's splits.")
+    dropout: float = option(0.3, "Dropout between layers, and of what is judged in the end.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is None:
+            raise PlaitError("classify needs sequences: give a file, a folder or a zip with --data.")
+        if not 0 <= self.test < 1:
+            raise PlaitError(f"test {self.test}: must be at least 0 and below 1.")
+        self.only_with("test", self.test_data is None, "data without a test part, not with --test-data")
+        between("frames", self.frames, 1, 10**6)
+        between("split", self.split, 1, 1000)
+        if self.short not in SHORT:
+            raise unknown("short", self.short, SHORT)
+        if self.missing not in ("error", "interpolate"):
+            raise unknown("--missing", self.missing, ("error", "interpolate"))
+        if self.class_weights not in WEIGHTS:
+            raise unknown("class-weights", self.class_weights, WEIGHTS)
+        if self.classes is not None and len(set(self.chosen)) < 2:
+            raise PlaitError(f"classes '{self.classes}': expected two or more, divided by commas.")
+
+    @property
+    def chosen(self) -> list[str]:
+        """The classes that the user wants; none for all."""
+        return [name.strip() for name in (self.classes or "").split(",") if name.strip()]

@@ -183,6 +183,7 @@ class Loop:
             "lr": state.optimizer.param_groups[0]["lr"],
             "seconds": progress.seconds,
             "rate": progress.count / max(1e-9, progress.seconds - since),
+            **task.figures(),
         }
         progress.history.append(row)
         progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0

@@ -10,6 +10,8 @@ from rich.console import Console
 REFRESH = 0.1  # seconds between two updates of the bar: a step of a small model takes a hundredth of that
 SILENCE = 10.0  # seconds after which a log gets a line though no epoch has ended
 
+KNOWN = {"epoch", "loss", "validation", "lr", "seconds", "rate"}  # of a row; the task may have figures beside them
+
 Shown = Callable[[float], str]
 
 
@@ -72,6 +74,8 @@ class Lines:
             validation = ""
             if row["validation"] is not None:
                 validation = f"  validation {self.shown_as(row['validation']).split()[-1]}"
+            for name in row.keys() - KNOWN:
+                validation += f", {name} {row[name]:.3f}"
             self.print(f"epoch {row['epoch']}/{self.epochs}  {self.shown_as(row['loss'])}{validation}", row["rate"])
 
     def print(self, text: str, rate: float) -> None:

@@ -44,6 +44,10 @@ class Task(ABC):
     def validate(self) -> float | None:
         """The smaller the better; None if there is nothing to validate with."""
 
+    def figures(self) -> dict[str, float]:
+        """What else is worth keeping of an epoch, by name: asked after `validate`."""
+        return {}
+
     def carried(self) -> dict[str, Tensor]:
         """What one step hands to the next, beside the weights: a checkpoint must have it."""
         return {}

@@ -1,0 +1,72 @@
+"""The folders of UCI HAR: a file for each signal, with a window in each line, and the labels beside them."""
+
+import io
+import re
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PlaitError
+from .files import decoded
+from .places import Place
+from .sequences import Found, Source
+
+SIGNALS = "Inertial Signals/"
+
+
+def root(names: list[str]) -> str | None:
+    """The folder that holds train/Inertial Signals, if there is one: '', or a name that ends in /."""
+    for name in names:
+        at = name.find(f"train/{SIGNALS}")
+        if at == 0 or (at > 0 and name[at - 1] == "/"):
+            return name[:at]
+    return None
+
+
+def read(place: Place, top: str) -> Source:
+    labels = f"{top}activity_labels.txt"
+    words = dict[str, str]()
+    if labels in place.names:  # such as: 1 WALKING
+        lines = decoded(place.read(labels), place.called(labels)).split("\n")
+        words = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines if len(line.split()) > 1}
+    columns, parts = list[str](), dict[str, Found]()
+    for part in ("train", "test"):
+        begin = f"{top}{part}/{SIGNALS}"
+        files = [name for name in place.names if name.startswith(begin) and name.endswith(f"_{part}.txt")]
+        signals = [PurePosixPath(name).name.removesuffix(f"_{part}.txt") for name in files]
+        if part == "test" and not files:
+            continue
+        columns = columns or signals
+        if signals != columns or not files:
+            other = sorted(set(signals) ^ set(columns))
+            raise PlaitError(
+                f"{place.called(begin)} has {len(signals)} signals, and the training part {len(columns)} "
+                f"({', '.join(other[:3])}): expected the same in both."
+            )
+        target = f"{top}{part}/y_{part}.txt"
+        if target not in place.names:
+            raise PlaitError(f"{place.called(target)} is missing: expected the label of each window there.")
+        place.check([*files, target])
+        found = [matrix(place, name) for name in files]
+        numbers = decoded(place.read(target), place.called(target)).split()
+        for name, count in zip([*files, target], [*map(len, found), len(numbers)], strict=True):
+            if count != len(found[0]):
+                raise PlaitError(
+                    f"{place.called(name)} has {count} lines, and {place.called(files[0])} has {len(found[0])}: "
+                    "expected one for each window."
+                )
+        stacked = np.stack(found, 2)  # (n, T, D)
+        parts[part] = Found(
+            list(stacked), [words.get(n, n) for n in numbers], [f"{part} window {k + 1}" for k in range(len(stacked))]
+        )
+    return Source("UCI HAR", columns, parts)
+
+
+def matrix(place: Place, name: str) -> NDArray[np.float64]:  # (n, T)
+    text = decoded(place.read(name), place.called(name))
+    try:
+        return np.loadtxt(io.StringIO(text), ndmin=2)
+    except ValueError as e:
+        why = re.sub(r";.*", "", str(e).replace("\n", " "))
+        raise PlaitError(f"{place.called(name)}: {why}; expected rows of numbers, equally long.") from None

@@ -1,0 +1,222 @@
+"""Sequences of rows of numbers, each with a label: what was read, and what a network learns from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import PlaitError, unknown
+from ..layout import Layout
+
+Rows = NDArray[np.float64]  # (T, D)
+MISSING = ("error", "interpolate")
+PARTS = ("train", "valid", "test")
+LARGEST = 1e150  # of a value, so that its square is a number, too
+
+
+class Found(NamedTuple):
+    """Sequences as they were read."""
+
+    rows: Sequence[Rows]  # (T, D) each
+    labels: Sequence[str] | None  # None if there are none, as in new data
+    names: Sequence[str]  # what a message or a result calls each of them
+
+    def where(self, chosen: Sequence[int] | NDArray[np.int64]) -> "Found":
+        labels = None if self.labels is None else [self.labels[k] for k in chosen]
+        return Found([self.rows[k] for k in chosen], labels, [self.names[k] for k in chosen])
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a file or a folder holds."""
+
+    name: str
+    columns: Sequence[str]  # (D,)
+    parts: Mapping[str, Found]  # train; test, if the data say which sequences are for the test
+    origin: str = ""  # what has made the numbers, if new ones must be made in the same way
+
+    def together(self) -> Found:
+        """All parts, one after the other."""
+        found = list(self.parts.values())
+        labels = None if any(f.labels is None for f in found) else [label for f in found for label in f.labels or ()]
+        return Found([r for f in found for r in f.rows], labels, [n for f in found for n in f.names])
+
+    def only(self, classes: Sequence[str]) -> "Source":
+        """The sequences of some classes."""
+        known = {label for found in self.parts.values() for label in found.labels or ()}
+        for name in classes:
+            if name not in known:
+                raise unknown("class", name, known)
+        chosen = {
+            part: found.where([k for k, label in enumerate(found.labels or ()) if label in classes])
+            for part, found in self.parts.items()
+        }
+        return replace(self, parts=chosen)
+
+
+# --- what is wrong with them ------------------------------------------------------------------------------------------
+def check_rows(source: Source, found: Found, missing: str) -> Found:
+    """Every sequence has steps, and every number is one: what is missing is put in, if the user says so."""
+    if missing not in MISSING:
+        raise unknown("--missing", missing, MISSING)
+    if not found.rows:
+        raise PlaitError(f"{source.name} has no sequences: expected at least one.")
+    filled = []
+    for name, rows in zip(found.names, found.rows, strict=True):
+        where = f"{source.name}, {name}"
+        if not len(rows):
+            raise PlaitError(f"{where}: it has no steps; expected one or more: leave it out.")
+        if rows.shape[1] != len(source.columns):
+            raise PlaitError(f"{where}: it has {rows.shape[1]} columns, and the others have {len(source.columns)}.")
+        beyond = np.isinf(rows) | (np.abs(rows).astype(np.float64) > LARGEST)
+        if beyond.any():
+            t, d = np.argwhere(beyond)[0]
+            raise PlaitError(
+                f"{where}, step {t + 1}, column '{source.columns[d]}': {rows[t, d]:g} is too large; expected numbers "
+                f"up to {LARGEST:g}."
+            )
+        gaps = np.isnan(rows)
+        if gaps.any():
+            if missing == "error":
+                t, d = np.argwhere(gaps)[0]
+                raise PlaitError(
+                    f"{where}, step {t + 1}, column '{source.columns[d]}': the number is missing (NaN); use --missing "
+                    "interpolate, or put it in."
+                )
+            rows = interpolated(rows, gaps)
+        filled.append(rows)
+    return found._replace(rows=filled)
+
+
+def interpolated(rows: Rows, gaps: NDArray[np.bool_]) -> Rows:
+    """A straight line from the number before to the one after; at the ends, the nearest. A column of a sequence that
+    has none stays as it is: it gets the mean over the training part, when that is known.
+    """
+    steps, rows = np.arange(len(rows)), rows.copy()
+    for d in np.flatnonzero(gaps.any(0)):
+        gap = gaps[:, d]
+        if not gap.all():
+            rows[gap, d] = np.interp(steps[gap], steps[~gap], rows[~gap, d])
+    return rows
+
+
+def check_labels(source: Source) -> list[str]:
+    """Every sequence has a label, and there are two classes or more -> the classes, in order"""
+    for part, found in source.parts.items():
+        if found.labels is None:
+            raise PlaitError(f"{source.name} has no labels in its {part} part: expected one for each sequence.")
+        for name, label in zip(found.names, found.labels, strict=True):
+            if not label:
+                raise PlaitError(f"{source.name}, {name}: it has no label; expected the name of its class.")
+    train = source.parts["train"].labels or ()
+    classes = sorted(set(train), key=by_number)
+    if len(classes) < 2:
+        of = f"of class '{classes[0]}'" if classes else "not there"
+        raise PlaitError(f"{source.name}: all {len(train)} sequences to train on are {of}; expected two classes.")
+    if "test" in source.parts:
+        unseen = sorted(set(source.parts["test"].labels or ()) - set(classes), key=by_number)
+        if unseen:
+            raise PlaitError(
+                f"{source.name}: class '{unseen[0]}' is in the test part, and not in the training part; add sequences "
+                "of it there, or leave it out with --classes."
+            )
+    return classes
+
+
+def by_number(label: str) -> tuple[float, str]:
+    """10 comes after 9, and words come after numbers, by the alphabet."""
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+def stratified(labels: Sequence[str], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A seeded part with about the same share of each class -> the numbers of those that stay, and of those in it.
+
+    It has round(share * n) sequences, and of each class so many that its share is as near as can be; but one of each
+    class stays.
+    """
+    rng, found = np.random.default_rng([seed, 7]), np.array(labels)
+    names, counts = np.unique(found, return_counts=True)
+    ideal = share * counts
+    quota = np.minimum(np.floor(ideal).astype(int), counts - 1)
+    wanted = min(round(share * len(found)), int((counts - 1).sum()))
+    for k in np.argsort(-(ideal - quota), kind="stable").tolist() * 2:  # those that lost most by rounding come first
+        if quota.sum() >= wanted:
+            break
+        quota[k] += quota[k] < counts[k] - 1
+    taken = [rng.permutation(np.flatnonzero(found == name))[:n] for name, n in zip(names, quota, strict=True)]
+    inside = np.sort(np.concatenate(taken))
+    return np.setdiff1d(np.arange(len(found)), inside), inside
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Per column: fitted on the training part alone."""
+
+    mean: NDArray[np.float64]  # (D,)
+    std: NDArray[np.float64]  # (D,)
+
+    @classmethod
+    def fit(cls, rows: Sequence[Rows]) -> "Scale":
+        """What is missing does not count. A column that never changes is only moved."""
+        count = sum((~np.isnan(r)).sum(0) for r in rows)
+        safe = np.maximum(count, 1)
+        mean = sum(np.nansum(r, 0) for r in rows) / safe
+        std = np.sqrt(sum(np.nansum((r - mean) ** 2, 0) for r in rows) / safe)
+        noise = 1e-9 * np.abs(mean)  # what rounding leaves of equal numbers
+        return cls(mean, np.where(std > noise, std, 1.0))
+
+    def apply(self, rows: Rows) -> NDArray[np.float32]:
+        scaled = (rows - self.mean) / self.std
+        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)  # 0: the mean over the training part
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Scaled rows, one sequence after the other."""
+
+    rows: Tensor  # (N, D) float32
+    starts: Tensor  # (n + 1,): where each sequence begins, and where the last one ends
+    labels: Tensor  # (n,): the number of the class; -1 if it is not known
+    names: Sequence[str]  # (n,)
+
+    @classmethod
+    def of(cls, found: Found, scale: Scale, classes: Sequence[str]) -> "Sequences":
+        rows = np.concatenate([scale.apply(r) for r in found.rows])
+        starts = np.cumsum([0, *(len(r) for r in found.rows)])
+        number = {name: k for k, name in enumerate(classes)}
+        labels = [-1] * len(found.rows) if found.labels is None else [number.get(name, -1) for name in found.labels]
+        return cls(torch.from_numpy(rows), torch.from_numpy(starts), torch.tensor(labels), tuple(found.names))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Tensor:  # (n,)
+        return self.starts.diff()
+
+    def where(self, indices: Tensor) -> "Sequences":
+        """Some of them."""
+        lengths = self.lengths[indices]
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        within = torch.arange(int(starts[-1])) - starts[:-1].repeat_interleave(lengths)
+        rows = self.rows[self.starts[indices].repeat_interleave(lengths) + within]
+        return Sequences(rows, starts, self.labels[indices], [self.names[k] for k in indices.tolist()])
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Layout]:
+        """The rows of some sequences (N, D), and their layout: dense if they are equally long."""
+        starts, lengths = self.starts[indices], self.starts[indices + 1] - self.starts[indices]
+        T = int(lengths[0])
+        if bool((lengths == T).all()):
+            layout = Layout(T, len(indices))
+            places = starts + torch.arange(T).unsqueeze(1)  # (T, B)
+            return self.rows[places.flatten()], layout
+        layout = Layout.of_lengths(lengths)
+        return self.rows[starts[layout.sequence] + layout.step], layout

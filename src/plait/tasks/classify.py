@@ -1,0 +1,198 @@
+"""Classify: a sequence of rows of numbers in, the name of its class out."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..data import labelled, video
+from ..data.long_csv import Columns
+from ..data.sampler import Sampler
+from ..data.sequences import Sequences, Source
+from ..data.text_batches import grouped
+from ..errors import PlaitError
+from ..training.run import Run
+from . import features
+from .base import NamedTask, Table, check_share
+from .dataset import Dataset
+from .memory import check_training, check_use
+from .pictures import confusion_picture, curves_picture
+from .pooled import Pooled, judge
+from .scores import confusion, percent, scores
+from .settings import ClassifySettings
+
+
+class Classify(NamedTask):
+    """The task: sequences with labels, in a training, a validation and a test part."""
+
+    name, unit, kind = "classify", "samples", ClassifySettings
+    settings: ClassifySettings
+    model: Pooled
+    sampler: Sampler
+
+    def __init__(self, settings: ClassifySettings, data: Dataset, *, training: bool = True) -> None:
+        s = self.settings = settings
+        self.data, train = data, data.parts["train"]
+        D, C = len(data.columns), len(data.classes)
+        batch = s.batch_size(len(train))
+        if training:
+            check_training(s, lambda: Pooled(s, D, C), batch * int(train.lengths.max()) * (1 + s.bidirectional))
+        else:
+            check_use(lambda: Pooled(s, D, C))
+        torch.manual_seed(s.seed)
+        self.model = Pooled(s, D, C)
+        self.sampler = grouped(s.buckets, train.lengths, batch, s.seed)
+        counts = torch.from_numpy(data.counts("train"))
+        balanced = s.class_weights == "balanced"
+        self.weights = len(train) / (C * counts) if balanced else torch.ones(C)  # (C,); their mean over all is 1
+        self.accuracy: float | None = None  # of the validation part, after the last epoch
+
+    @classmethod
+    def read(cls, settings: ClassifySettings) -> "Classify":
+        s = settings
+        source = read_all(s)
+        if "test" not in source.parts and not s.test:
+            raise PlaitError(f"{s.data} has no test part: give --test a share, or --test-data a file.")
+        return cls(s, Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed))
+
+    @classmethod
+    def reopen(cls, settings: ClassifySettings, run: Run, *, training: bool = False) -> "Classify":
+        name = Path(settings.data or "").absolute().name
+        return cls(settings, Dataset.reopen(run, name), training=training)
+
+    @property
+    def digest(self) -> str:
+        return self.data.digest
+
+    def files(self) -> dict[str, bytes]:
+        return self.data.files()
+
+    def about(self) -> list[str]:
+        s, data = self.settings, self.data
+        verbs = {"train": "to train", "valid": "to validate", "test": "to test"}
+        sizes = ", ".join(f"{len(found):,} {verbs[part]}" for part, found in data.parts.items())
+        lengths = torch.cat([found.lengths for found in data.parts.values()])
+        low, high = int(lengths.min()), int(lengths.max())
+        steps = f"{low} steps" if low == high else f"{low} to {high} steps"
+        both = ", both directions" if s.bidirectional else ""
+        pool = "last state" if s.pool == "last" else "mean over the steps"
+        return [
+            f"{data.name}: {sizes}; {steps} of {count_of(data.columns, 'number')}, {len(data.classes)} classes",
+            f"{s.cell}, {s.layers} x {s.hidden} units{both}, {pool}",
+        ]
+
+    # --- training
+    def share(self, rank: int, ranks: int) -> None:
+        check_share(self.sampler.batch, ranks)
+        super().share(rank, ranks)
+
+    def count(self, indices: Tensor) -> int:
+        return len(indices)
+
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        indices = self.sampler.part(indices, self.rank, self.ranks)
+        if not len(indices):
+            return torch.zeros(()), 0
+        train = self.data.parts["train"]
+        return self.nll(self.model(*train.batch(indices)), train.labels[indices]).mean(), len(indices)
+
+    def nll(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, C), (B,) -> (B,)
+        """-log p of the true classes, each times its weight."""
+        return nn.functional.cross_entropy(logits, labels, reduction="none") * self.weights[labels]
+
+    def validate(self) -> float | None:
+        if "valid" not in self.data.parts:
+            return None
+        valid = self.data.parts["valid"]
+        logits = judge(self.model, valid)
+        self.accuracy = float((logits.argmax(1) == valid.labels).double().mean())
+        return self.nll(logits, valid.labels).double().mean().item()
+
+    def figures(self) -> dict[str, float]:
+        return {} if self.accuracy is None else {"accuracy": self.accuracy}
+
+    # --- how good it is
+    def probabilities(self, source: Source) -> tuple[Sequences, NDArray[np.float64]]:
+        """Of new sequences, by class: (n, C)"""
+        found = self.data.new(source, self.settings.missing)
+        logits = judge(self.model, found)
+        if not logits.isfinite().all():
+            raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
+        return found, logits.double().softmax(1).numpy()
+
+    def evaluate(self) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, part in (("validation", "valid"), ("test", "test")):
+            if part in self.data.parts:
+                found, C = self.data.parts[part], len(self.data.classes)
+                logits = judge(self.model, found)
+                result[name] = scores(confusion(found.labels.numpy(), logits.argmax(1).numpy(), C), self.data.classes)
+                result[name]["loss"] = nn.functional.cross_entropy(logits.double(), found.labels).item()
+        usual = int(self.data.counts("train").argmax())
+        counts = self.data.counts("test")
+        result["most frequent"] = {
+            "class": self.data.classes[usual],
+            "accuracy": float(counts[usual] / counts.sum()),
+        }
+        return result
+
+    def table(self, metrics: dict[str, Any]) -> Table:
+        test, usual = metrics["test"], metrics["most frequent"]
+        rows = [
+            [row["class"], str(row["count"]), *(percent(row[key]) for key in ("precision", "recall", "f1"))]
+            for row in test["classes"]
+        ]
+        title = (
+            f"{test['count']:,} sequences of the test, never seen in training: accuracy {percent(test['accuracy'])}, "
+            f"balanced {percent(test['balanced'])}\n"
+            f"(always '{usual['class']}': {percent(usual['accuracy'])})"
+        )
+        return Table(title, ["class", "sequences", "precision", "recall", "F1"], rows)
+
+    def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        test, name = metrics["test"], self.data.name
+        found = {"confusion.png": confusion_picture(name, test["confusion"], self.data.classes, test["accuracy"])}
+        return found | ({"curves.png": curves_picture(name, history)} if history else {})
+
+    def afterwards(self, folder: Path) -> tuple[str, str]:
+        return "classify", f"plait classify {shlex.quote(str(folder))} NEW_SEQUENCES"
+
+
+def read_source(s: ClassifySettings, path: str, *, new: bool = False) -> Source:
+    """What is at a path. new: which may have no labels, and no parts."""
+    if path and video.holds_videos(Path(path)):
+        clips = video.all_in(Path(path)) if new else video.by_class(Path(path))
+        if s.chosen and not new:
+            clips = [clip for clip in clips if clip.label in s.chosen]
+        if s.splits is not None and not new:
+            clips = video.with_parts(clips, s.splits, s.split)
+        wanted = features.Wanted(s.features, s.frames, s.short == "pad", s.download)
+        return features.read(clips, path, wanted, skip_broken=s.skip_broken, labelled=not new)
+    return labelled.read(path, Columns(s.id_column, s.time_column, s.label_column), new=new)
+
+
+def read_all(s: ClassifySettings) -> Source:
+    """What the settings name: --data, and --test-data."""
+    assert s.data is not None
+    source = read_source(s, s.data)
+    if s.test_data is not None:
+        if "test" in source.parts:
+            raise PlaitError(f"{s.data} has a test part of its own: leave --test-data out.")
+        other = read_source(s, s.test_data)
+        if list(other.columns) != list(source.columns):
+            raise PlaitError(
+                f"{s.test_data} has the columns {', '.join(other.columns)}, and {s.data} has "
+                f"{', '.join(source.columns)}: expected the same."
+            )
+        source = replace(source, parts={**source.parts, "test": other.together()})
+    return source.only(s.chosen) if s.chosen else source
+
+
+def count_of(things: Sequence[str], word: str) -> str:
+    return f"{len(things)} {word}{'s' * (len(things) > 1)}"

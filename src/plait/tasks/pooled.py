@@ -1,0 +1,59 @@
+"""A network that says one thing about a whole sequence: recurrent layers, the last state or the mean, a linear map."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..data.sequences import Sequences
+from ..layers import layer, packed, states_of
+from ..layout import Layout
+from .settings import PooledSettings
+
+AT_ONCE = 2**15  # rows that are judged together, more or less
+
+
+class Pooled(nn.Module):
+    def __init__(self, s: PooledSettings, inputs: int, outputs: int) -> None:
+        super().__init__()
+        options = {"dropout": s.dropout if s.layers > 1 else 0.0, "bidirectional": s.bidirectional, "engine": s.engine}
+        self.rnn = layer(s.cell, inputs, s.hidden, s.layers, **options)
+        self.dropout = nn.Dropout(s.dropout)
+        self.pool, self.directions = s.pool, 1 + s.bidirectional
+        self.head = nn.Linear(s.hidden * self.directions, outputs)
+
+    def forward(self, rows: Tensor, layout: Layout) -> Tensor:
+        """(N, inputs) -> (B, outputs), in the order in which the sequences were given"""
+        if layout.batch_sizes is None:
+            y, state = self.rnn(rows.unflatten(0, (layout.T, layout.B)))
+        else:
+            sequences, state = self.rnn(layout.packed_sequence(rows))
+            y = sequences.data
+        if self.pool == "last":  # of the reverse direction, that is the state at the first step
+            pooled = states_of(state)[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, directions * H)
+        elif layout.batch_sizes is None:
+            pooled = y.mean(0)
+        else:
+            sums = y.new_zeros(layout.B, y.shape[1]).index_add(0, layout.sequence, y)
+            lengths = torch.bincount(layout.sequence, minlength=layout.B)
+            pooled = sums / lengths.unsqueeze(1)
+        return self.head(self.dropout(pooled))  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def judge(model: Pooled, sequences: Sequences) -> Tensor:  # (n, outputs)
+    """What the network says about each sequence."""
+    model.eval()
+    found = torch.empty(len(sequences), model.head.out_features)
+    with packed(model):
+        for some in batches(sequences):
+            found[some] = model(*sequences.batch(some))
+    return found
+
+
+def batches(sequences: Sequences) -> Iterator[Tensor]:
+    """The numbers of all sequences, longest first, about AT_ONCE rows at a time."""
+    order = sequences.lengths.argsort(descending=True, stable=True)
+    ends = sequences.lengths[order].cumsum(0)
+    counts = torch.bincount((ends - 1) // AT_ONCE)
+    yield from (some for some in order.split(counts.tolist()) if len(some))
