@@ -43,7 +43,7 @@ def waves(n: int = 40, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     [
         (SequenceClassifier(**SMALL), 53),
         (SequenceRegressor(**SMALL), 51),
-        (SequenceForecaster(**(SMALL | {"epochs": 60})), 51),
+        pytest.param(SequenceForecaster(**(SMALL | {"epochs": 60})), 51, marks=pytest.mark.slow),
     ],
 )
 def test_scikit_learns_own_checks(estimator, passed: int) -> None:

@@ -12,19 +12,24 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait import layers as plait_layers
-from plait.bench import QUESTIONS, allocators, asked, batch, bucketing, language, layers, ragged, steps
+from plait.bench import QUESTIONS, allocators, asked, batch, bucketing, classify, language, layers, ragged, steps
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
 from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
 from plait.errors import PlaitError
+from plait.tasks.classify import read_all
+from plait.tasks.dataset import Dataset
+from plait.tasks.pooled import judge
+from plait.tasks.settings import ClassifySettings
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is not glibc")
 TINY = "2,3,4,5,1 3,2,1,4,2"
@@ -515,6 +520,34 @@ def test_bench_bucketing(plait, book: str) -> None:
         assert row["ideal %"] == pytest.approx(100 * row["faster"] / ideal)
     deviation = re.search(r"differ by at most (\S+) \(relative\)", out)
     assert float(deviation[1]) < 1e-5
+
+
+@pytest.mark.parametrize("lengths", [[6] * 24, [2, 6, 4] * 8])
+def test_bench_classify(plait, lengths: list[int]) -> None:
+    """The script's network is that of the task: with its weights it gives the same logits, dense and ragged."""
+    rng = np.random.default_rng(0)
+    np.savez("x.npz", x=rng.normal(size=(24, 6, 3)), y=np.arange(24) % 2, lengths=lengths)
+    sizes = ("--hidden", "4", "--layers", "2", "--batch", "8", "--repeats", "5")
+    rows, _ = rows_of(plait, "classify", "--data", "x.npz", *sizes)
+    assert [row["what"] for row in rows] == [
+        *("plait, implicit_gru", "plait, gru", "plait, lstm"),
+        "a torch script, nn.GRU",
+    ]
+    assert rows[-1]["faster"] == 1
+    assert all(row["low"] <= row["faster"] <= row["high"] for row in rows)
+
+    s = ClassifySettings(data="x.npz", hidden=4, layers=2, dropout=0.0)
+    data = Dataset.of(read_all(s), validation=0.2, test=0.2, missing="error", seed=0)
+    ours, script = classify.Ours(s, data).task.model, classify.Script(s, data)
+    script.rnn.load_state_dict(ours.rnn.state_dict())
+    script.head.load_state_dict(ours.head.state_dict())
+    x, found, labels = script.parts["train"]
+    expected = judge(ours, data.parts["train"])
+    assert len(labels) == len(expected)
+    torch.testing.assert_close(script.logits(x, found), expected, rtol=1e-5, atol=1e-6)
+    before = [p.clone() for p in script.model.parameters()]
+    script()
+    assert not any(torch.equal(a, b) for a, b in zip(before, script.model.parameters(), strict=True))
 
 
 def test_the_language_models_are_whose_they_say(plait, book: str, monkeypatch) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from . import options
 
-QUESTIONS = ("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks")
+QUESTIONS = (
+    *("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks"),
+    "classify",
+)
 
 
 def asked(name: str) -> tuple[str, inspect.Signature]:

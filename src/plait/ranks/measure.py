@@ -22,7 +22,7 @@ from .stack import Head, Later, Network
 from .talk import tell_all, told
 
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
-TRIED = (2, 6)  # numbers of chunks that are measured
+TRIED = ((2, 1), (6, 1), (3, 2))  # chunks and micro-batches that are measured: few steps and many, all rows and half
 REPEATS = 5  # at the most
 LONGEST = 1.0  # seconds after which nothing is measured again
 MOST_SPLITS = 10_000  # that are looked at; of more, only the most even one
@@ -44,9 +44,12 @@ class Cost(NamedTuple):
     def fit(cls, samples: Sequence[tuple[int, int, bool, float]]) -> "Cost":
         """From (steps, rows, is first, seconds). Steps and rows may say the same: then both have a part in it.
 
-        No number is below 0: what would be is left out, and the others are fitted again.
+        Relative errors count, for noise is a share of the time: a small chunk says as much as a large one. No number is
+        below 0: what would be is left out, and the others are fitted again.
         """
         table, seconds = np.array([[1.0, *row[:3]] for row in samples]), np.array([row[3] for row in samples])
+        each = 1 / np.maximum(seconds, 1e-9)
+        table, seconds = table * each[:, None], seconds * each
         scale, used, found = np.maximum(table.max(0), 1e-12), [0, 1, 2, 3], np.zeros(4)
         while used:
             fitted = np.linalg.lstsq(table[:, used] / scale[used], seconds, rcond=1e-6)[0]
@@ -158,16 +161,17 @@ def samples(network: Network, batches: Sequence[Batch], kinds: str) -> dict[str,
         if repeat and time.perf_counter() - began > LONGEST:
             break
         for inputs, targets, layout in batches:
-            for chunks in TRIED:
-                plan = Plan((1,), chunks)
+            for chunks, micro in TRIED:
+                plan = Plan((1,), chunks, micro)
                 stage = Stage(network, plan, None)
                 stage.spans = []
                 stage.run(inputs, targets, layout, None, layout.N)
-                parts = plan.micros(layout)[0].chunks
+                parts = [part.chunks for part in plan.micros(layout)]
                 for op, start, end in stage.spans:
                     if op.kind in kinds:
-                        chunk, is_first = parts[op.chunk], op.chunk == (len(parts) - 1 if op.kind == "I" else 0)
-                        key = chunk.T, chunk.N, is_first and op.kind in "FI"
+                        mine = parts[op.micro]
+                        is_first = op.micro == 0 and op.chunk == (len(mine) - 1 if op.kind == "I" else 0)
+                        key = mine[op.chunk].T, mine[op.chunk].N, is_first and op.kind in "FI"
                         found[op.kind].setdefault(key, []).append(end - start)
     return {kind: Cost.fit([(*key, usual(s)) for key, s in some.items()]) for kind, some in found.items()}
 

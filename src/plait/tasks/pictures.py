@@ -91,7 +91,8 @@ def confusion_picture(name: str, matrix: Sequence[Sequence[int]], classes: Seque
                 color = "white" if shares[i, j] > 0.6 else "0.15"
                 axes.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", color=color, fontsize=size)
     words = [shortened(c) for c in classes]
-    axes.set_xticks(range(C), words, rotation=45 if max(map(len, words)) > 3 else 0, ha="right", fontsize=size)
+    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, words)) > 3 else {}
+    axes.set_xticks(range(C), words, fontsize=size, **turned)
     axes.set_yticks(range(C), words, fontsize=size)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
