@@ -100,6 +100,16 @@ def test_numbers_out() -> None:
     assert SequenceRegressor(**SMALL).fit(X, y).predict(X).shape == (40,)
 
 
+def test_a_regressor_holds_back_a_part_and_scales_by_the_rest() -> None:
+    X, _ = waves()
+    y = np.arange(40.0)
+    model = SequenceRegressor(**SMALL, validation=0.25).fit(X, y)
+    assert model.target_scale_.mean[0] != y.mean()  # of 30 sequences
+    for n, share in ((4, 0.1), (2, 0.9)):
+        with pytest.raises(PlaitError, match=f"validation {share} of {n} sequences: expected one or more in each part"):
+            SequenceRegressor(**SMALL, validation=share).fit(X[:n], y[:n])
+
+
 def test_forecasts() -> None:
     """Of waves on a slope: windows are counted from their last value, so one that was never so high is fine."""
     series = np.sin(np.arange(300) / 5) + np.arange(300) / 20
@@ -182,5 +192,10 @@ def test_features_other_than_in_training() -> None:
     model = SequenceClassifier(**SMALL).fit(X, y)
     with pytest.raises(PlaitError, match="X has 1 features, but SequenceClassifier is expecting 2 features as input"):
         model.predict([x[:, :1] for x in X])
+    with pytest.raises(PlaitError, match="X has 1 features, but SequenceClassifier is expecting 2 features as input"):
+        model.predict(X[0])  # one sequence, where a list of them is expected
+    flat = SequenceClassifier(**SMALL).fit(np.zeros((4, 2)) + np.arange(4)[:, None], [0, 1, 0, 1])
+    with pytest.raises(PlaitError, match="X has 2 features, but SequenceClassifier is expecting 1 features as input"):
+        flat.predict([np.zeros((3, 2))])
     with pytest.raises(PlaitError, match="cell 'gro' is not known"):
         SequenceClassifier(cell="gro").fit(X, y)

@@ -79,9 +79,12 @@ class SequenceEstimator(BaseEstimator):
         self.network_: Any = task.model.eval()
         self.n_iter_ = outcome.progress.epoch
 
-    def judged(self, X: Any) -> Numbers:  # (n, outputs)
+    def checked(self, X: Any) -> Found:
+        """Sequences to say something about."""
         check_is_fitted(self)
-        found = rows_of(self, X, reset=False)
+        return rows_of(self, X, reset=False)
+
+    def judged(self, found: Found) -> Numbers:  # (n, outputs)
         logits: Numbers = judge(self.network_, Sequences.of(found, self.scale_, ())).double().numpy()
         return logits
 
@@ -121,17 +124,17 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return self
 
     def decision_function(self, X: Any) -> Numbers:
-        logits = self.judged(X)
+        logits = self.judged(self.checked(X))
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> Numbers:
-        logits = self.judged(X)
+        logits = self.judged(self.checked(X))
         parts = np.exp(logits - logits.max(1, keepdims=True))
         shares: Numbers = parts / parts.sum(1, keepdims=True)
         return shares
 
     def predict(self, X: Any) -> NDArray[Any]:
-        best = self.judged(X).argmax(1)
+        best = self.judged(self.checked(X)).argmax(1)
         named: NDArray[Any] = self.classes_[best]
         return named
 
@@ -146,19 +149,23 @@ class SequenceRegressor(RegressorMixin, MultiOutputMixin, SequenceEstimator):
         targets = targets.reshape(len(targets), -1) - self.base(found)  # (n, K)
         if len(targets) < 2:
             raise PlaitError("X has n_samples=1 sequence: expected two or more.")
-        source = Source("X", columns_of(found), {"train": found})
-        self.scale_, self.target_scale_ = Scale.fit(check_rows(source, found, "error").rows), Scale.fit([targets])
         s = PooledSettings(**self.options())
+        order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(s.seed))
+        held_back = round(s.validation * len(order))
+        if s.validation and not 0 < held_back < len(order):
+            raise PlaitError(f"validation {s.validation} of {len(order)} sequences: expected one or more in each part.")
+        valid, train = order[:held_back].sort().values, order[held_back:].sort().values
+        self.scale_ = Scale.fit([found.rows[k] for k in train.tolist()])
+        self.target_scale_ = Scale.fit([targets[train.numpy()]])
         sequences = Sequences.of(found, self.scale_, ())
+        scaled = torch.from_numpy(self.target_scale_.apply(targets))
         with torch.random.fork_rng([]):
-            self.learn(Regress(s, sequences, torch.from_numpy(self.target_scale_.apply(targets))), s)
+            self.learn(Regress(s, sequences, scaled, train, valid), s)
         return self
 
     def predict(self, X: Any) -> Numbers:
-        check_is_fitted(self)
-        found = rows_of(self, X, reset=False)
-        scale = self.target_scale_
-        result = self.judged(X) * scale.std + scale.mean + self.base(found)
+        found, scale = self.checked(X), self.target_scale_
+        result = self.judged(found) * scale.std + scale.mean + self.base(found)
         return result[:, 0] if self.is_single_ else result
 
     def base(self, found: Found) -> Numbers:  # (n, 1)
@@ -189,17 +196,17 @@ def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, severa
         width = widths.pop()
         if reset:
             estimator.n_features_in_ = width
-        elif width != estimator.n_features_in_:
-            raise PlaitError(
-                f"X has {width} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
-                "features as input."
-            )
     else:
         more = {"multi_output": several, "y_numeric": several} if y is not NONE and y is not None else {}
         X = validate_data(estimator, X, y, dtype=np.float64, reset=reset, **more)
         rows = [row[:, None] for row in (X[0] if more else X)]
-    found = Found(rows, None, [f"sequence {k + 1}" for k in range(len(rows))])
-    return check_rows(Source("X", columns_of(found), {}), found, "error")
+    if reset:
+        estimator.width_ = rows[0].shape[1]  # of a row, that is 1
+    elif rows[0].shape[1] != estimator.width_:
+        found, name = rows[0].shape[1], type(estimator).__name__
+        raise PlaitError(f"X has {found} features, but {name} is expecting {estimator.width_} features as input.")
+    sequences = Found(rows, None, [f"sequence {k + 1}" for k in range(len(rows))])
+    return check_rows(Source("X", columns_of(sequences), {}), sequences, "error", "put it in first")
 
 
 def is_uneven(X: Sequence[Any]) -> bool:

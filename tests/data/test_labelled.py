@@ -43,14 +43,14 @@ def test_ts_files_with_their_test_part(tmp_path: Path) -> None:
     np.testing.assert_array_equal(train.rows[0], [[1, 4], [2, 5], [3, 6]])
     np.testing.assert_array_equal(train.rows[1], [[1, np.nan], [np.nan, 2]])
     assert test.rows[0][2, 0] == 9
-    alone = labelled.read(str(tmp_path / "Walk_TRAIN.ts"), new=True)
+    alone = labelled.read(str(tmp_path / "Walk_TRAIN.ts"), alone=True)
     assert list(alone.parts) == ["train"]
 
 
 def test_ts_files_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "new.ts"
     path.write_text(HEADER.replace("true up down", "false") + "1,2:3,4\n5:6\n")
-    found = labelled.read(str(path), new=True).parts["train"]
+    found = labelled.read(str(path), labelled=False).parts["train"]
     assert found.labels is None
     assert [r.tolist() for r in found.rows] == [[[1, 3], [2, 4]], [[5, 6]]]
 
@@ -70,6 +70,8 @@ def test_ts_files_without_labels(tmp_path: Path) -> None:
         (("@timeStamps false", "@timeStamps true"), "IT has time stamps (@timeStamps true): expected numbers alone"),
         (("@classLabel true up down\n", ""), "IT has no @classLabel: expected one, with the names of the classes."),
         (("@classLabel true up down", "@classLabel maybe"), "IT: @classLabel maybe: expected true and the classes, or"),
+        (("@classLabel true up down", "@classLabel"), "IT: @classLabel : expected true and the classes, or false."),
+        (("@classLabel", "@targetLabel TRUE\n@classLabel"), "IT has numbers to predict (@targetLabel): expected class"),
         (("@classLabel true up down", "@classLabel true"), "IT: @classLabel true without classes: expected their"),
         (("@classLabel", "@targetLabel true\n@classLabel"), "IT has numbers to predict (@targetLabel): expected class"),
     ],
@@ -106,6 +108,19 @@ def test_the_archive(tmp_path: Path) -> None:
         labelled.read(str(path))
     with pytest.raises(PlaitError, match="has no sequences"):
         labelled.read(f"{path}/Nothing")
+    file = labelled.read(f"{path}/BasicMotions/BasicMotions_TRAIN.ts")
+    assert {part: len(found.rows) for part, found in file.parts.items()} == {"train": 40, "test": 40}
+
+
+def test_what_a_zip_offers_can_be_had(tmp_path: Path) -> None:
+    """Problems that lie side by side at its top."""
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        for name in "AB":
+            archive.writestr(f"{name}_TRAIN.ts", HEADER + LINES)
+    with pytest.raises(PlaitError, match="choose one of them") as e:
+        labelled.read(str(tmp_path / "two.zip"))
+    offered = str(e.value).rpartition("choose one of them, ")[2].rstrip(".").split(", ")
+    assert [labelled.read(path).name for path in offered] == ["A", "B"]
 
 
 # --- UCI HAR ---------------------------------------------------------------------------------------------------------
@@ -147,6 +162,7 @@ def test_har_from_a_folder_and_a_zip(tmp_path: Path) -> None:
         ("train/Inertial Signals/body_acc_x_train.txt", "1 2\n3\n", "expected rows of numbers, equally long."),
         ("train/Inertial Signals/body_acc_x_train.txt", "1 x\n3 4\n", "expected rows of numbers, equally long."),
         ("train/Inertial Signals/total_acc_x_train.txt", "1 2 3\n", "has 1 lines, and "),
+        ("train/Inertial Signals/total_acc_x_train.txt", "1 2\n" * 4, "has 2 numbers in a line, and "),
     ],
 )
 def test_har_that_is_refused(tmp_path: Path, name: str, text: str | None, says: str) -> None:
@@ -156,6 +172,20 @@ def test_har_that_is_refused(tmp_path: Path, name: str, text: str | None, says: 
     else:
         files[f"UCI HAR Dataset/{name}"] = text
     assert says in refusal(write(tmp_path / "it", files))
+
+
+def test_har_without_labels_is_new_data(tmp_path: Path) -> None:
+    files = {name: text for name, text in har_files().items() if "y_" not in name}
+    found = labelled.read(str(write(tmp_path / "it", files)), labelled=False).together()
+    assert (found.labels, len(found.rows)) == (None, 6)
+
+
+def test_a_time_that_was_named_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "walks.csv"
+    path.write_text("id,step,x,label\na,1,2,u\n")
+    says = refusal(path, columns=Columns(time="stp"))
+    assert says.startswith("IT has no column 'stp' (its columns are id, step, x, label): expected ")
+    assert says.endswith("; --time-column gives another name.")
 
 
 # --- .npz ------------------------------------------------------------------------------------------------------------
@@ -175,7 +205,7 @@ def test_npz(tmp_path: Path) -> None:
     assert len(source.parts["test"].rows) == 3
     single = labelled.read(str(saved(tmp_path / "b.npz", X_train=x[:, :, 0], y_train=["a", "b", "c"])))
     assert single.parts["train"].rows[0].shape == (4, 1)
-    assert labelled.read(str(saved(tmp_path / "c.npz", x=x)), new=True).parts["train"].labels is None
+    assert labelled.read(str(saved(tmp_path / "c.npz", x=x)), labelled=False).parts["train"].labels is None
 
 
 @pytest.mark.parametrize(
@@ -202,12 +232,28 @@ def test_npz_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     for content in (b"", b"PK\x03\x04broken", b"x" * 100, np.lib.format.magic(1, 0)):
         path.write_bytes(content)
-        assert refusal(path).startswith("IT ")
-        assert "IT cannot be read as .npz" in refusal(path) or "Python objects" in refusal(path)
+        assert refusal(path).startswith("IT cannot be read as .npz (")
     file = io.BytesIO()
     np.save(file, np.zeros((3, 2)))
     path.write_bytes(file.getvalue())  # a single array
-    assert refusal(path).startswith("IT ")
+    assert refusal(path).startswith("IT cannot be read as .npz (it is no zip)")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"hello")
+    assert refusal(path).startswith("IT")
+    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(9, 9)), y=np.arange(9))
+    content = bytearray(path.read_bytes())
+    content[80:120] = bytes(40)
+    path.write_bytes(content)
+    assert refusal(path).startswith("IT cannot be read as .npz (")
+
+
+def test_npz_labels(tmp_path: Path) -> None:
+    x = np.zeros((2, 3))
+    found = labelled.read(str(saved(tmp_path / "a.npz", x=x, y=np.array([b"walk", b"run"]), other=np.array([{}]))))
+    assert found.parts["train"].labels == ["walk", "run"]  # and what is not ours is not read
+    for y in (np.array([1, np.inf]), np.array([1, np.nan])):
+        assert refusal(saved(tmp_path / "a.npz", x=x, y=y)).startswith("IT: y has numbers that are not whole")
+    assert refusal(saved(tmp_path / "a.npz", x=x, y=np.array([1j, 2]))).startswith("IT: y has type complex128")
 
 
 # --- CSV in long form ------------------------------------------------------------------------------------------------
@@ -224,8 +270,14 @@ def test_long_csv(tmp_path: Path) -> None:
     assert train.rows[0].tolist() == [[1.0, 1.0], [1.5, 0.0]]  # in the order of time
     np.testing.assert_array_equal(train.rows[1], [[np.nan, 2], [9, 3]])
     path.write_text("who;when;x\na;2024-02-01;1,5\na;2024-01-01;2,5\n")
-    found = labelled.read(str(path), Columns("who", "when", "label"), new=True).parts["train"]
+    found = labelled.read(str(path), Columns("who", "when", "label"), labelled=False).parts["train"]
     assert (found.labels, found.rows[0].tolist()) == (None, [[2.5], [1.5]])
+    path.write_text("id,time,label,0,1\na,1,u,5,6\nb,1,v,7,8\n")  # columns whose names are numbers
+    assert list(labelled.read(str(path)).columns) == ["0", "1"]
+    path.write_text("id;time;x;label\na;0,75;1;u\na;0,5;2;u\n")  # a decimal comma
+    assert labelled.read(str(path)).parts["train"].rows[0].tolist() == [[2], [1]]
+    path.write_text("id,x,label\na,1,NaN\nb,2,v\n")
+    assert labelled.read(str(path)).parts["train"].labels == ["", "v"]  # a label that is missing is no class
     path.write_text("id,x,label\na,3,u\na,1,u\nb,2,v\n")  # no time: as they come
     assert labelled.read(str(path)).parts["train"].rows[0].tolist() == [[3], [1]]
 
@@ -234,13 +286,17 @@ def test_long_csv(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "IT is empty: expected a CSV file with the columns id, time and label"),
-        ("who,time,x,label\na,1,2,u\n", "IT has no column 'id': column 'id' is not known"),
-        ("id,time,x\na,1,2\n", "IT has no column 'label':"),
+        (
+            "who,time,x,label\na,1,2,u\n",
+            "IT has no column 'id' (its columns are who, time, x, label): expected a",
+        ),
+        ("id,time,x\na,1,2\n", "IT has no column 'label' (its columns are id, time, x): "),
         ("id,time,label\na,1,u\n", "IT has no columns beside id, time, label:"),
         ("id,time,x,x,label\na,1,2,3,u\n", "IT has two columns 'x': give them names of their own."),
         ("id,time,x,label\n,1,2,u\n", "IT, row 2, column 'id': nothing is there; expected the sequence's id."),
         ("id,time,x,label\na,1,fast,u\n", "IT, row 2, column 'x': 'fast' is not a number; expected a number, or nothi"),
         ("id,time,x,label\na,1,$ 5,u\n", "IT, row 2, column 'x': '$ 5' is not a number; write 5."),
+        ("id,time,x,label\na,nan,5,u\n", "IT, row 2, column 'time': 'nan' is neither a number nor a date"),
         ("id,time,x,label\na,soon,5,u\n", "IT, row 2, column 'time': 'soon' is neither a number nor a date"),
         ("id,time,x,label\na,1,5,u\na,1,6,u\n", "IT, row 3, column 'time': 1 is in row 2 already, for the same sequen"),
         ("id,time,x,label\na,1,5,u\na,2,6,v\n", "IT, row 3: sequence 'a' has label 'v' there, and 'u' in row 2;"),

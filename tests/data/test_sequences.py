@@ -38,6 +38,11 @@ def test_a_part_has_its_share_of_each_class(counts: list[int], share: float, see
     assert [a.tolist() for a in again] == [stay.tolist(), taken.tolist()]
 
 
+def test_many_classes_of_one_do_not_make_a_part_smaller() -> None:
+    labels = ["a"] * 30 + list("bcdefgh")
+    assert len(stratified(labels, 0.5, 0)[1]) == 18
+
+
 @pytest.mark.parametrize(("total", "classes", "expected"), [(6726, 51, 673), (1286, 6, 129)])
 def test_a_tenth_is_that_of_the_paper(total: int, classes: int, expected: int) -> None:
     """The third paper has 6053 / 673 and 1157 / 129 clips of HMDB51."""
@@ -59,6 +64,19 @@ def test_the_scale_is_that_of_the_training_part() -> None:
     assert all_rows.dtype == np.float32
     assert all_rows[:, 0].std() == pytest.approx(1, rel=1e-6)
     assert not all_rows[:, 1].any()
+
+
+def test_numbers_in_float32_that_never_change_are_only_moved() -> None:
+    """Their mean is not exactly they: rounding must not be taken for a spread."""
+    scale = Scale.fit([np.full((1000, 2), 0.1, np.float32) for _ in range(100)])
+    assert scale.std.tolist() == [1, 1]
+
+
+def test_a_number_that_is_far_too_large_is_named() -> None:
+    scale = Scale.fit([np.array([[1.0], [2.0]])])
+    some = Found([np.array([[1.0]]), np.array([[1e60]])], None, ["sequence 1", "sequence 2"])
+    with pytest.raises(PlaitError, match="sequence 2 has a number that is too far from those of the training part"):
+        Sequences.of(some, scale, [])
 
 
 def test_large_numbers_lose_nothing_before_they_are_scaled() -> None:
@@ -117,6 +135,7 @@ def test_classes_are_in_order() -> None:
     ("train", "test", "says"),
     [
         (None, None, "x has no labels in its train part"),
+        ([], None, "x: all 0 sequences to train on are not there; expected two classes"),
         (["a", ""], None, "x, sequence 2: it has no label"),
         (["a", "a"], None, "x: all 2 sequences to train on are of class 'a'; expected two classes"),
         (
@@ -127,9 +146,31 @@ def test_classes_are_in_order() -> None:
     ],
 )
 def test_labels_that_are_refused(train: list[str] | None, test: list[str] | None, says: str) -> None:
-    data = source(found(2, 2, labels=train), None if test is None else found(2, 2, labels=test))
+    data = source(
+        found(*[2] * (2 if train is None else len(train)), labels=train),
+        None if test is None else found(2, 2, labels=test),
+    )
     with pytest.raises(PlaitError, match=says):
         check_labels(data)
+
+
+def test_a_test_part_alone_is_refused() -> None:
+    data = Source("x", ["a", "b"], {"test": found(2, 2, labels=["a", "b"])})
+    with pytest.raises(PlaitError, match="x has no sequences to train on"):
+        check_labels(data)
+
+
+def test_columns_of_other_data() -> None:
+    a = source(found(2, labels=["u"]))
+    b = Source("y", ["c1", "c0"], {"train": a.parts["train"]})
+    rows = b.in_order(a.columns, "x").parts["train"].rows[0]
+    assert np.array_equal(rows, a.parts["train"].rows[0][:, ::-1])
+    unnamed = Source("y", ["1", "2"], {"train": a.parts["train"]}).in_order(a.columns, "x")
+    assert np.array_equal(unnamed.parts["train"].rows[0], a.parts["train"].rows[0])
+    with pytest.raises(PlaitError, match="y has a column 'z', and x has none: expected the same columns"):
+        Source("y", ["c0", "z"], b.parts).in_order(a.columns, "x")
+    with pytest.raises(PlaitError, match=r"y has 1 columns, and x has 2 \(c0, c1\)"):
+        Source("y", ["c0"], b.parts).in_order(a.columns, "x")
 
 
 def test_some_classes_only() -> None:

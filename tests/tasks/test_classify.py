@@ -97,15 +97,17 @@ def test_class_weights_make_rare_classes_count() -> None:
     chosen = [k for k in range(60) if k % 2 or k < 12]  # 6 slow ones
     few = Source("waves", source.columns, {"train": train.where(chosen)})
     data = Dataset.of(few, validation=0.0, test=0.0, missing="error", seed=0)
-    task = Classify(ClassifySettings(data="waves", class_weights="balanced", hidden=4), data)
+    task = Classify(ClassifySettings(data="waves", class_weights="balanced", hidden=4, dropout=0.0), data)
     counts = torch.from_numpy(data.counts("train"))
     assert counts.tolist() == [30, 6]
     assert (task.weights * counts).tolist() == [18, 18]
-    plain = Classify(ClassifySettings(data="waves", hidden=4), data)
+    plain = Classify(ClassifySettings(data="waves", hidden=4, dropout=0.0), data)
     assert plain.weights.tolist() == [1, 1]
-    indices = torch.arange(36)
-    both = [t.loss(indices)[0].item() for t in (task, plain)]
-    assert both[0] != pytest.approx(both[1])
+    indices, labels = torch.arange(36), data.parts["train"].labels
+    each = torch.stack([plain.loss(indices[k : k + 1])[0] for k in range(36)])
+    by_class = [each[labels == k].mean().item() for k in (0, 1)]
+    assert task.loss(indices)[0].item() == pytest.approx(sum(by_class) / 2, rel=1e-5)
+    assert plain.loss(indices)[0].item() == pytest.approx((30 * by_class[0] + 6 * by_class[1]) / 36, rel=1e-5)
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def test_columns_of_new_data_may_come_in_another_order(plait) -> None:
     Path("c.csv").write_text("id,time,x\n1,1,2\n")
     code, out, err = plait("classify", "run", "c.csv")
     assert (code, out) == (2, "")
-    assert err == "plait: c.csv has 1 columns, and the run was trained with 2 (x, y).\n"
+    assert err == "plait: c.csv has 1 columns, and the training data has 2 (x, y).\n"
 
 
 def test_a_test_file_of_its_own(plait, refused) -> None:
@@ -194,7 +196,30 @@ def test_a_test_file_of_its_own(plait, refused) -> None:
     assert "waves.npz: 54 to train, 6 to validate, 14 to test; " in out
     np.savez("wide.npz", x=np.zeros((4, 3, 3)), y=[0, 1, 0, 1])
     says = refused("train", "classify", *SMALL, "--test-data", "wide.npz")
-    assert says == "plait: wide.npz has the columns 1, 2, 3, and waves.npz has 1, 2: expected the same.\n"
+    assert says == "plait: wide.npz has 3 columns, and waves.npz has 2 (1, 2).\n"
+    says = refused("train", "classify", *SMALL, "--test-data", "waves.npz")
+    assert says == "plait: --test-data waves.npz is what --data names: expected other sequences for the test.\n"
+    with np.load("waves.npz") as file:
+        arrays = dict(file)
+    np.savez("parts.npz", **arrays, x_test=arrays["x"], y_test=arrays["y"])
+    says = refused("train", "classify", *SMALL, "--test-data", "parts.npz")
+    assert says == "plait: parts.npz has a training and a test part of its own: leave --test-data out.\n"
+
+
+def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
+    """NAME_TRAIN.ts as test data must not bring NAME_TEST.ts, which is trained on."""
+    header = "@classLabel true u v\n@data\n"
+    rng = np.random.default_rng(0)
+    for part, n in (("TRAIN", 8), ("TEST", 30)):
+        lines = [",".join(f"{v:.3f}" for v in rng.normal(size=5)) + f":{'uv'[k % 2]}" for k in range(n)]
+        Path(f"A_{part}.ts").write_text(header + "\n".join(lines) + "\n")
+    code, out, _ = plait(
+        "train", "classify", "--data", "A_TEST.ts", "--test-data", "A_TRAIN.ts", *SMALL[2:], "--out", "run"
+    )
+    assert code == 0
+    assert "27 to train, 3 to validate, 8 to test" in out
+    code, out, _ = plait("classify", "run", ".")  # a folder: both of them
+    assert (code, out.count("line ")) == (0, 38)
 
 
 # --- runs that go on -------------------------------------------------------------------------------------------------
@@ -245,7 +270,7 @@ def test_the_data_of_a_run_come_back_as_they_were(tmp_path: Path) -> None:
     task = make()
     for name, content in task.files().items():
         (tmp_path / name).write_bytes(content)
-    again = Dataset.reopen(Run(tmp_path), "waves")
+    again = Dataset.reopen(Run(tmp_path))
     assert again.digest == task.data.digest
     assert (again.classes, again.columns, again.name) == (task.data.classes, task.data.columns, "waves")
     assert {p: list(s.names) for p, s in again.parts.items()} == {p: list(s.names) for p, s in task.data.parts.items()}
@@ -271,6 +296,9 @@ def test_the_data_of_a_run_come_back_as_they_were(tmp_path: Path) -> None:
         (("--data", "nan.npz"), "nan.npz, sequence 2, step 3, column '1': the number is missing (NaN); use --missing"),
         (("--data", "none.npz"), "none.npz, sequence 3: it has no steps; expected one or more: leave it out."),
         (("--data", "waves.npz", "--hidden", "0"), "hidden 0: must be at least 1."),
+        (("--data", "waves.npz", "--frames", "9"), "frames 9 goes with videos: leave it out."),
+        (("--data", "waves.npz", "--id-column", "who"), "id_column who goes with a CSV file: leave it out."),
+        (("--data", "parts.npz", "--test", "0.3"), "test 0.3 goes with data without a test part: leave it out."),
     ],
 )
 def test_what_is_refused(args: tuple[str, ...], says: str, empty_folder: Path, refused) -> None:
@@ -279,6 +307,7 @@ def test_what_is_refused(args: tuple[str, ...], says: str, empty_folder: Path, r
     np.savez("one.npz", x=x, y=[1, 1, 1, 1])
     np.savez("few.npz", x=x[:2], y=[1, 2])
     np.savez("none.npz", x=x, y=[1, 2, 1, 2], lengths=[5, 5, 0, 5])
+    np.savez("parts.npz", x=x, y=[1, 2, 1, 2], x_test=x, y_test=[1, 2, 1, 2])
     x[1, 2, 0] = np.nan
     np.savez("nan.npz", x=x, y=[1, 2, 1, 2])
     found = refused("train", "classify", *args)
@@ -293,6 +322,28 @@ def test_missing_numbers_are_put_in(plait) -> None:
     np.savez("waves.npz", **arrays)
     assert plait("train", "classify", *SMALL, "--missing", "interpolate", "--out", "run")[0] == 0
     assert plait("classify", "run", "waves.npz")[0] == 0
+
+
+def test_new_data_may_have_gaps_that_the_training_had_not(plait) -> None:
+    write_waves()
+    assert plait("train", "classify", *SMALL, "--out", "run")[0] == 0
+    with np.load("waves.npz") as file:
+        arrays = dict(file)
+    arrays["x"][0, 1, 0] = np.nan
+    np.savez("gaps.npz", **arrays)
+    code, out, err = plait("classify", "run", "gaps.npz")
+    assert (code, out) == (2, "")
+    assert err.endswith("the number is missing (NaN); use --missing interpolate, or put it in.\n")
+    assert plait("classify", "run", "gaps.npz", "--missing", "interpolate")[0] == 0
+
+
+def test_names_with_a_dollar_are_no_formulas(plait) -> None:
+    write_waves()
+    with np.load("waves.npz") as file:
+        arrays = dict(file)
+    arrays["y"] = np.array(["a$^$", "b$_"])[np.arange(60) % 2]
+    np.savez("a$^$.npz", **arrays)
+    assert plait("train", "classify", "--data", "a$^$.npz", *SMALL[2:], "--out", "run")[0] == 0
 
 
 # --- real data -------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def spoil(kind: str) -> str:
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
         container.start_encoding()
-    return "clips/flash/9.avi "
+    return "clips/flash/9.avi has no frames: expected one or more."
 
 
 @pytest.mark.parametrize("kind", ["no video", "empty", "sound", "no frames"])
@@ -266,8 +266,11 @@ def test_folders_that_are_refused(here: Path, refused) -> None:
     assert says.startswith("plait: loose has 1 videos that are in no folder: expected folders, one for each class")
     Path("one/left").mkdir(parents=True)
     shutil.copy("clips/left/0.avi", "one/left/0.avi")
-    with pytest.raises(AssertionError):  # the features of its clip are kept: that is no mistake
-        refused("train", "classify", "--data", "one", *SMALL)
+    says = refused("train", "classify", "--data", "one", *SMALL)
+    assert says == "plait: one has videos of one class: expected folders of two or more.\n"
+    says = refused("train", "classify", "--data", "clips", *SMALL, "--classes", "left,right")
+    assert says.startswith("plait: class 'right' is not known: ")
+    assert not Path("cache").exists()  # no feature was made for nothing
 
 
 @pytest.mark.parametrize(
@@ -305,3 +308,18 @@ def test_new_clips_need_the_same_resnet(here: Path, plait) -> None:
     config.write_text(config.read_text() + " ")
     code, _, err = plait("classify", "run", "clips")
     assert (code, err) == (2, "plait: clips: its features are not those of the training: give the same ResNet.\n")
+
+
+def test_a_run_is_used_from_another_folder(here: Path, plait, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plait("train", "classify", "--data", "clips", *SMALL, *PARTS, "--out", "run")[0] == 0
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert plait("classify", "../run", "../clips/left/0.avi")[0] == 0
+    Path("../resnet").rename("../moved")
+    code, _, err = plait("classify", "../run", "../clips/left/0.avi")
+    assert code == 2
+    assert "expected a folder with a ResNet" in err
+    assert plait("classify", "../run", "../clips/left/0.avi", "--features", "../moved")[0] == 0
+    Path("../clips/left/9.avi").write_bytes(b"broken")
+    assert plait("classify", "../run", "../clips", "--features", "../moved")[0] == 2
+    assert plait("classify", "../run", "../clips", "--features", "../moved", "--skip-broken")[0] == 0

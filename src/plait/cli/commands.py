@@ -92,6 +92,10 @@ def classify(
     run: Run,
     data: Annotated[str, typer.Argument(metavar="FILE", help="New sequences, of the kind that it was trained with.")],
     out: Annotated[str | None, typer.Option(help="Write all probabilities there, as a CSV file.")] = None,
+    missing: Annotated[str | None, typer.Option(help="error or interpolate.  (default: as in training)")] = None,
+    features: Annotated[str | None, typer.Option(help="The ResNet for videos, if it is elsewhere now.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch that ResNet from the hub.")] = False,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out videos that cannot be read.")] = False,
     threads: Threads = None,
     json: Json = None,
 ) -> None:
@@ -99,7 +103,8 @@ def classify(
     from . import use
     from .output import Output
 
-    use.classify(run, data, out, Output(json), threads)
+    given = {"missing": missing, "features": features, "download": download, "skip_broken": skip_broken}
+    use.classify(run, data, out, {k: v for k, v in given.items() if v}, Output(json), threads)
 
 
 @app.command()

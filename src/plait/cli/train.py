@@ -88,7 +88,8 @@ def train_alone(asked: Asked, output: Output) -> int:
         settings = cls.kind(**options)
         used = set_threads(asked.threads)
         task = cls.read(settings)
-        run: Run = Run.create(asked.out, name, {"settings": settings.as_dict(), "threads": used}, task.files())
+        config = {"settings": task.settings.as_dict(), "threads": used}
+        run: Run = Run.create(asked.out, name, config, task.files())
     else:
         changes = changes_of(asked)
         ranks = mesh_of(Run.open(asked.resume).config(name), asked.resume)

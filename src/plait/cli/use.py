@@ -3,6 +3,7 @@
 import csv
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,18 @@ def generate(path: str, prompt: str, output: Output, threads: int | None, seed: 
     output.result({"prompt": prompt, "text": text})
 
 
-def classify(path: str, data: str, out: str | None, output: Output, threads: int | None) -> None:
+def classify(
+    path: str, data: str, out: str | None, changes: dict[str, Any], output: Output, threads: int | None
+) -> None:
+    """changes: settings of the run that are other ones for these data."""
     set_threads(threads)
     target = None if out is None else Path(out)
     if target is not None:
         check_target(target, f"--out {out}")
     _, task = trained(path, Classify)
     classes = task.data.classes
-    found, probabilities = task.probabilities(read_source(task.settings, data, new=True))
+    task.settings = replace(task.settings, **changes)
+    found, probabilities = task.probabilities(read_source(task.settings, data, alone=True, labelled=False))
     best = probabilities.argmax(1)
     rows = [
         [name, classes[k], percent(p[k])] for name, k, p in zip(found.names, best.tolist(), probabilities, strict=True)

@@ -24,9 +24,12 @@ def root(names: list[str]) -> str | None:
     return None
 
 
-def read(place: Place, top: str) -> Source:
+def read(place: Place, top: str, *, labelled: bool = True) -> Source:
+    """labelled: False for new data, which may do without the labels."""
     labels = f"{top}activity_labels.txt"
     words = dict[str, str]()
+    parts_of_it = ("_train.txt", "_test.txt", "activity_labels.txt")
+    place.check(name for name in place.names if name.startswith(top) and name.endswith(parts_of_it))
     if labels in place.names:  # such as: 1 WALKING
         lines = decoded(place.read(labels), place.called(labels)).split("\n")
         words = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines if len(line.split()) > 1}
@@ -45,20 +48,29 @@ def read(place: Place, top: str) -> Source:
                 f"({', '.join(other[:3])}): expected the same in both."
             )
         target = f"{top}{part}/y_{part}.txt"
-        if target not in place.names:
+        has_labels = target in place.names
+        if labelled and not has_labels:
             raise PlaitError(f"{place.called(target)} is missing: expected the label of each window there.")
-        place.check([*files, target])
         found = [matrix(place, name) for name in files]
-        numbers = decoded(place.read(target), place.called(target)).split()
-        for name, count in zip([*files, target], [*map(len, found), len(numbers)], strict=True):
+        numbers = decoded(place.read(target), place.called(target)).split() if has_labels else None
+        counts = dict(zip(files, map(len, found), strict=True)) | ({} if numbers is None else {target: len(numbers)})
+        for name, count in counts.items():
             if count != len(found[0]):
                 raise PlaitError(
                     f"{place.called(name)} has {count} lines, and {place.called(files[0])} has {len(found[0])}: "
                     "expected one for each window."
                 )
+        for name, windows in zip(files, found, strict=True):
+            if windows.shape != found[0].shape:
+                raise PlaitError(
+                    f"{place.called(name)} has {windows.shape[1]} numbers in a line, and {place.called(files[0])} has "
+                    f"{found[0].shape[1]}: expected as many steps in each signal."
+                )
         stacked = np.stack(found, 2)  # (n, T, D)
         parts[part] = Found(
-            list(stacked), [words.get(n, n) for n in numbers], [f"{part} window {k + 1}" for k in range(len(stacked))]
+            list(stacked),
+            None if numbers is None else [words.get(n, n) for n in numbers],
+            [f"{part} window {k + 1}" for k in range(len(stacked))],
         )
     return Source("UCI HAR", columns, parts)
 

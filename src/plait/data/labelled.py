@@ -1,6 +1,5 @@
 """Labelled sequences from whatever holds them: by the name of a file, or by what is in a folder or a zip."""
 
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import PlaitError
@@ -9,7 +8,7 @@ from .files import contents, reading
 from .long_csv import USUAL, Columns
 from .places import Folder, Place, is_place, place
 from .sequences import Source
-from .tables import MOST_BYTES
+from .tables import MOST_BYTES, listed
 
 EXPECTED = (
     "expected a .ts, .npz or .csv file, UCI HAR's folder or zip, or a folder with a folder of videos for each class"
@@ -17,43 +16,42 @@ EXPECTED = (
 MOST = 4 * 2**30  # bytes
 
 
-def read(path: str, columns: Columns = USUAL, *, new: bool = False) -> Source:
-    """new: data without a training and a test part, which may have no labels."""
+def read(path: str, columns: Columns = USUAL, *, alone: bool = False, labelled: bool = True) -> Source:
+    """alone: of a .ts file, not what lies beside it. labelled: False for new data, which may have no labels."""
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
     found = Path(path)
     with reading(path, EXPECTED):
-        if is_place(found):
-            with place(found, EXPECTED, "sequences", MOST) as inside:
-                return from_place(inside, path, new=new)
         suffix = found.suffix.lower()
+        if is_place(found):
+            file = found.name if suffix == ".ts" else None  # in a zip
+            with place(found.parent if file else found, EXPECTED, "sequences", MOST) as inside:
+                if file and file in inside.names:
+                    return ts.read(inside, file, alone=alone)
+                return from_place(inside, path, labelled=labelled)
         if suffix == ".ts":
-            return ts.read(Folder(found.parent, EXPECTED, MOST, deep=False), found.name, alone=new)
+            return ts.read(Folder(found.parent, EXPECTED, MOST, deep=False), found.name, alone=alone)
         if suffix not in (".npz", ".csv", ".tsv", ".txt"):
             contents(found, EXPECTED, 0 if found.exists() and not found.is_file() else MOST)  # says what is wrong
             raise PlaitError(f"{path}: {EXPECTED}.")
         content = contents(found, EXPECTED, MOST if suffix == ".npz" else MOST_BYTES)
     if suffix == ".npz":
         return npz.read(content, path)
-    return long_csv.read(content, path, columns, labelled=not new)
+    return long_csv.read(content, path, columns, labelled=labelled)
 
 
-def from_place(inside: Place, path: str, *, new: bool) -> Source:
+def from_place(inside: Place, path: str, *, labelled: bool) -> Source:
     """A folder or a zip: UCI HAR, or .ts files of one problem."""
     top = har.root(inside.names)
     if top is not None:
-        return har.read(inside, top)
+        return har.read(inside, top, labelled=labelled)
     problems = ts.problems(inside.names)
     if len(problems) > 1:
         folders = [PurePosixPath(name).parent.as_posix() for name in problems]
-        apart = len(set(folders)) == len(folders)
-        choose = [f"{path}/{folder}" for folder in folders] if apart else [f"{path}/{name}" for name in problems]
+        apart = len(set(folders)) == len(folders) and "." not in folders
+        choose = [f"{path}/{name}" for name in (folders if apart else problems)]
         raise PlaitError(f"{path} has {len(problems)} problems: choose one of them, {listed(choose)}.")
     if problems:
-        return ts.read(inside, problems[0], alone=new)
+        return ts.read(inside, problems[0])
     found = ", ".join(inside.names[:3]) + (" ..." if len(inside.names) > 3 else "")
     raise PlaitError(f"{path} has no sequences (found: {found or 'nothing'}): {EXPECTED}.")
-
-
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,18 +1,19 @@
 """A CSV file in long form: a row for each step of each sequence, with columns for its id, the time, and the label."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import PlaitError, unknown
+from ..errors import PlaitError
 from .dates import moment
 from .files import decoded
-from .numbers import number, oddity
+from .numbers import ABSENT, number, oddity
 from .sequences import Found, Rows, Source
 from .tables import Rows as Cells
-from .tables import read_table
+from .tables import listed, read_table
 
 EXPECTED = "expected a CSV file with the columns id, time and label, and columns of numbers"
 
@@ -30,10 +31,14 @@ USUAL = Columns()
 
 def read(content: bytes, where: str, columns: Columns = USUAL, *, labelled: bool = True) -> Source:
     """labelled: False for new data, which may do without the column."""
-    header, table, decimal = read_table(decoded(content, where), where, EXPECTED)
-    for name in (columns.id, *([columns.label] if labelled else [])):
-        if name not in header:
-            raise PlaitError(f"{where} has no column '{name}': {unknown('column', name, header)} {EXPECTED}.")
+    header, table, decimal = read_table(decoded(content, where), where, EXPECTED, named=True)
+    needed = {"id": True, "time": columns.time != USUAL.time, "label": labelled}  # a time that is named must be there
+    for option, name in columns._asdict().items():
+        if needed[option] and name not in header:
+            raise PlaitError(
+                f"{where} has no column '{name}' (its columns are {listed(header)}): {EXPECTED}; --{option}-column "
+                "gives another name."
+            )
     special = [header.index(name) for name in columns if name in header]
     values = [k for k in range(len(header)) if k not in special]
     if not values:
@@ -49,7 +54,7 @@ def read(content: bytes, where: str, columns: Columns = USUAL, *, labelled: bool
     rows, labels = list[Rows](), list[str]()
     for one, steps in by_id.items():
         if columns.time in header:
-            steps = in_time(steps, header.index(columns.time), where, columns.time)
+            steps = in_time(steps, header.index(columns.time), where, columns.time, decimal)
         if has_labels:
             labels.append(one_label(steps, header.index(columns.label), where, one))
         rows.append(numbers(steps, values, header, where, decimal))
@@ -57,10 +62,11 @@ def read(content: bytes, where: str, columns: Columns = USUAL, *, labelled: bool
     return Source(where, [header[k] for k in values], {"train": found})
 
 
-def in_time(steps: Cells, index: int, where: str, column: str) -> Cells:
+def in_time(steps: Cells, index: int, where: str, column: str, decimal: str) -> Cells:
     """In the order of their times: all of them numbers, or all dates."""
     cells = [row[index] for _, row in steps]
-    times: list[Any] = [number(cell) for cell in cells]
+    times: list[Any] = [number(cell, decimal) for cell in cells]
+    times = [None if time is None or not math.isfinite(time) else time for time in times]
     if None in times:
         times = [moment(cell) for cell in cells]
     if None in times:
@@ -80,7 +86,7 @@ def in_time(steps: Cells, index: int, where: str, column: str) -> Cells:
 
 
 def one_label(steps: Cells, index: int, where: str, sequence: str) -> str:
-    labels = {row[index]: k for k, row in reversed(steps)}
+    labels = {"" if row[index].lower() in ABSENT else row[index]: k for k, row in reversed(steps)}
     if len(labels) > 1:
         (a, first), (b, second) = sorted(((label, k) for label, k in labels.items()), key=lambda pair: pair[1])[:2]
         raise PlaitError(
@@ -96,7 +102,7 @@ def numbers(steps: Cells, values: Sequence[int], header: Sequence[str], where: s
     for t, (k, row) in enumerate(steps):
         for d, index in enumerate(values):
             cell = row[index]
-            value = float("nan") if cell.lower() in ("", "?", "na", "n/a", "nan", "null") else number(cell, decimal)
+            value = float("nan") if cell.lower() in ABSENT else number(cell, decimal)
             if value is None:
                 odd = oddity(cell)
                 todo = f"write {odd[1]}" if odd else "expected a number, or nothing where it is missing"

@@ -1,14 +1,18 @@
 """NumPy's .npz: x (n, T) or (n, T, D), y (n,), and lengths (n,) if they differ; the same with _test, for the test."""
 
 import io
-import zipfile
+import re
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 
 from ..errors import PlaitError
+from .files import DAMAGE, ZIP
 from .sequences import Found, Source
 
+MOST = 16 * 2**30  # bytes that it may expand to
+NAMES = r"[xX](_train|_test)?|(y|lengths)(_train|_test)?"
 EXPECTED = "expected arrays x (n, T, D) and y (n,), and lengths (n,) if they differ"
 
 
@@ -26,18 +30,27 @@ def read(content: bytes, where: str) -> Source:
 
 
 def load(content: bytes, where: str) -> dict[str, Any]:
+    """Those arrays that have one of our names."""
     try:
+        if not content.startswith(ZIP):
+            raise ValueError("it is no zip")
+        if (size := sum(member.file_size for member in ZipFile(io.BytesIO(content)).infolist())) > MOST:
+            raise ValueError(f"it would expand to {size:,} bytes, and {MOST:,} are the most")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except ValueError as e:
-        if "allow_pickle" in str(e) or "pickle" in str(e):
+            found = {name: file[name] for name in file.files if re.fullmatch(NAMES, name)}
+            others = [name for name in file.files if name not in found]
+    except (*DAMAGE, KeyError, AttributeError, TypeError) as e:
+        if "allow_pickle" in str(e):
             raise PlaitError(
                 f"{where} has Python objects, which may run code when they are read: save arrays of numbers, padded, "
                 "with their lengths."
             ) from None
         raise PlaitError(f"{where} cannot be read as .npz ({e}): {EXPECTED}.") from None
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as e:
-        raise PlaitError(f"{where} cannot be read as .npz ({e}): {EXPECTED}.") from None
+    if wrong := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+        raise PlaitError(f"{where}: {wrong[0]} is no array; {EXPECTED}.")
+    if not found:
+        raise PlaitError(f"{where} has {', '.join(others[:5]) or 'nothing'}: {EXPECTED}.")
+    return found
 
 
 def first(arrays: dict[str, Any], names: list[str]) -> Any:
@@ -55,8 +68,12 @@ def sequences(x: Any, y: Any, lengths: Any, where: str, part: str) -> Found:
         lengths = np.full(len(x), x.shape[1])
     elif lengths.dtype.kind not in "iu" or not ((lengths >= 0) & (lengths <= x.shape[1])).all():
         raise PlaitError(f"{where}: lengths must be whole numbers from 1 to {x.shape[1]}, the steps of x.")
+    if y is not None and y.dtype.kind not in "fiubUS":
+        raise PlaitError(f"{where}: y has type {y.dtype}; expected classes, as whole numbers or words.")
+    if y is not None and y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "backslashreplace")
     if y is not None and y.dtype.kind == "f":
-        if not np.array_equal(y, np.round(y)):
+        if not (np.isfinite(y).all() and np.array_equal(y, np.round(y))):
             raise PlaitError(f"{where}: y has numbers that are not whole; expected classes, as whole numbers or words.")
         y = y.astype(np.int64)
     labels = None if y is None else [str(label) for label in y.tolist()]

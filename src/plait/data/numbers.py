@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterable
 
 CURRENCIES = "$€£¥₹"
+MISSING = ("error", "interpolate")  # what may be done about numbers that are not there
+ABSENT = ("", "?", "na", "n/a", "nan", "null")  # how a cell says so
 THOUSANDS = re.compile(r"([+-]?\d{1,3}(?P<by>[ ,.'_\u00a0\u202f])\d{3}(?:(?P=by)\d{3})*)(?:(?!(?P=by))[.,](\d+))?")
 DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
 TWO_READINGS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)

@@ -1,5 +1,6 @@
 """Sequences of rows of numbers, each with a label: what was read, and what a network learns from."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from ..errors import PlaitError, unknown
 from ..layout import Layout
+from .numbers import MISSING
 
 Rows = NDArray[np.float64]  # (T, D)
-MISSING = ("error", "interpolate")
 PARTS = ("train", "valid", "test")
 LARGEST = 1e150  # of a value, so that its square is a number, too
 
@@ -39,6 +40,23 @@ class Source:
     parts: Mapping[str, Found]  # train; test, if the data say which sequences are for the test
     origin: str = ""  # what has made the numbers, if new ones must be made in the same way
 
+    def in_order(self, columns: Sequence[str], like: str) -> "Source":
+        """With its columns in this order: that of other data, which have the same. like: what those are called."""
+        if list(self.columns) == list(columns):
+            return self
+        if len(self.columns) != len(columns):
+            known = f"{', '.join(columns[:5])}{' ...' if len(columns) > 5 else ''}"
+            raise PlaitError(f"{self.name} has {len(self.columns)} columns, and {like} has {len(columns)} ({known}).")
+        numbered = [str(d + 1) for d in range(len(columns))]  # columns without names
+        if numbered in (list(self.columns), list(columns)):
+            return replace(self, columns=columns)
+        if {*self.columns} != {*columns}:
+            other = next(name for name in self.columns if name not in columns)
+            raise PlaitError(f"{self.name} has a column '{other}', and {like} has none: expected the same columns.")
+        order = [list(self.columns).index(name) for name in columns]
+        parts = {p: f._replace(rows=[r[:, order] for r in f.rows]) for p, f in self.parts.items()}
+        return replace(self, columns=columns, parts=parts)
+
     def together(self) -> Found:
         """All parts, one after the other."""
         found = list(self.parts.values())
@@ -47,6 +65,8 @@ class Source:
 
     def only(self, classes: Sequence[str]) -> "Source":
         """The sequences of some classes."""
+        if any(found.labels is None for found in self.parts.values()):
+            raise PlaitError(f"{self.name} has no labels: expected one for each sequence.")
         known = {label for found in self.parts.values() for label in found.labels or ()}
         for name in classes:
             if name not in known:
@@ -59,8 +79,14 @@ class Source:
 
 
 # --- what is wrong with them ------------------------------------------------------------------------------------------
-def check_rows(source: Source, found: Found, missing: str) -> Found:
-    """Every sequence has steps, and every number is one: what is missing is put in, if the user says so."""
+TO_DO = "use --missing interpolate, or put it in"
+
+
+def check_rows(source: Source, found: Found, missing: str, todo: str = TO_DO) -> Found:
+    """Every sequence has steps, and every number is one: what is missing is put in, if the user says so.
+
+    todo: about numbers that are missing
+    """
     if missing not in MISSING:
         raise unknown("--missing", missing, MISSING)
     if not found.rows:
@@ -84,8 +110,7 @@ def check_rows(source: Source, found: Found, missing: str) -> Found:
             if missing == "error":
                 t, d = np.argwhere(gaps)[0]
                 raise PlaitError(
-                    f"{where}, step {t + 1}, column '{source.columns[d]}': the number is missing (NaN); use --missing "
-                    "interpolate, or put it in."
+                    f"{where}, step {t + 1}, column '{source.columns[d]}': the number is missing (NaN); {todo}."
                 )
             rows = interpolated(rows, gaps)
         filled.append(rows)
@@ -112,6 +137,8 @@ def check_labels(source: Source) -> list[str]:
         for name, label in zip(found.names, found.labels, strict=True):
             if not label:
                 raise PlaitError(f"{source.name}, {name}: it has no label; expected the name of its class.")
+    if "train" not in source.parts:
+        raise PlaitError(f"{source.name} has no sequences to train on: expected some, beside those of the test part.")
     train = source.parts["train"].labels or ()
     classes = sorted(set(train), key=by_number)
     if len(classes) < 2:
@@ -130,9 +157,10 @@ def check_labels(source: Source) -> list[str]:
 def by_number(label: str) -> tuple[float, str]:
     """10 comes after 9, and words come after numbers, by the alphabet."""
     try:
-        return float(label), label
+        value = float(label)
     except ValueError:
-        return float("inf"), label
+        value = math.inf
+    return value if math.isfinite(value) else math.inf, label
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -147,10 +175,8 @@ def stratified(labels: Sequence[str], share: float, seed: int) -> tuple[NDArray[
     ideal = share * counts
     quota = np.minimum(np.floor(ideal).astype(int), counts - 1)
     wanted = min(round(share * len(found)), int((counts - 1).sum()))
-    for k in np.argsort(-(ideal - quota), kind="stable").tolist() * 2:  # those that lost most by rounding come first
-        if quota.sum() >= wanted:
-            break
-        quota[k] += quota[k] < counts[k] - 1
+    while quota.sum() < wanted:  # to the class that has lost most by rounding, of those that can give one more
+        quota[np.where(quota < counts - 1, ideal - quota, -np.inf).argmax()] += 1
     taken = [rng.permutation(np.flatnonzero(found == name))[:n] for name, n in zip(names, quota, strict=True)]
     inside = np.sort(np.concatenate(taken))
     return np.setdiff1d(np.arange(len(found)), inside), inside
@@ -168,14 +194,16 @@ class Scale:
         """What is missing does not count. A column that never changes is only moved."""
         count = sum((~np.isnan(r)).sum(0) for r in rows)
         safe = np.maximum(count, 1)
-        mean = sum(np.nansum(r, 0) for r in rows) / safe
+        mean = sum(np.nansum(r, 0, dtype=np.float64) for r in rows) / safe
         std = np.sqrt(sum(np.nansum((r - mean) ** 2, 0) for r in rows) / safe)
-        noise = 1e-9 * np.abs(mean)  # what rounding leaves of equal numbers
+        noise = 4 * np.finfo(rows[0].dtype).eps * np.abs(mean)  # what rounding leaves of equal numbers
         return cls(mean, np.where(std > noise, std, 1.0))
 
     def apply(self, rows: Rows) -> NDArray[np.float32]:
+        """What is missing becomes 0, the mean over the training part; what is far too large, infinite."""
         scaled = (rows - self.mean) / self.std
-        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)  # 0: the mean over the training part
+        with np.errstate(over="ignore"):
+            return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +218,12 @@ class Sequences:
     @classmethod
     def of(cls, found: Found, scale: Scale, classes: Sequence[str]) -> "Sequences":
         rows = np.concatenate([scale.apply(r) for r in found.rows])
+        if not np.isfinite(rows).all():
+            k = next(k for k, r in enumerate(found.rows) if not np.isfinite(scale.apply(r)).all())
+            raise PlaitError(
+                f"{found.names[k]} has a number that is too far from those of the training part (10**38 times their "
+                "spread, or more): expected numbers of one kind; look for a mistake in it."
+            )
         starts = np.cumsum([0, *(len(r) for r in found.rows)])
         number = {name: k for k, name in enumerate(classes)}
         labels = [-1] * len(found.rows) if found.labels is None else [number.get(name, -1) for name in found.labels]

@@ -14,11 +14,14 @@ Rows = list[tuple[int, list[str]]]  # each with its number in the file
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes fifty times the memory of a number
 
 
-def read_table(text: str, name: str, expected: str) -> tuple[list[str], Rows, str]:
-    """The names of the columns (or their numbers), the rows below them, and what may stand before a fraction."""
+def read_table(text: str, name: str, expected: str, *, named: bool = False) -> tuple[list[str], Rows, str]:
+    """The names of the columns (or their numbers), the rows below them, and what may stand before a fraction.
+
+    named: the first row has the names, whatever they look like.
+    """
     rows, delimiter = cut_up(text, name, expected)
     decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
-    has_header = is_header(rows, decimal)
+    has_header = named or is_header(rows, decimal)
     header = rows[0][1] if has_header else [str(k + 1) for k in range(len(rows[0][1]))]
     rows = rows[1:] if has_header else rows
     if not rows:

@@ -34,8 +34,8 @@ def parse(content: bytes, where: str) -> tuple[Found, int]:
             elif not line.startswith("@"):
                 raise PlaitError(f"{at}: '{line:.40}' comes before @data; expected a line that begins with @.")
             else:
-                name, _, value = line[1:].partition(" ")
-                header[name.lower()] = value.strip()
+                name, *value = line[1:].split(maxsplit=1) or [""]
+                header[name.lower()] = value[0].strip() if value else ""
             continue
         parts = line.split(":")
         if classes:
@@ -59,13 +59,13 @@ def parse(content: bytes, where: str) -> tuple[Found, int]:
 
 def check_header(header: dict[str, str], where: str) -> list[str]:
     """-> the classes; none if the sequences have no labels"""
-    if "targetlabel" in header and header["targetlabel"].split()[:1] == ["true"]:
+    if "targetlabel" in header and header["targetlabel"].lower().split()[:1] == ["true"]:
         raise PlaitError(f"{where} has numbers to predict (@targetLabel): expected classes (@classLabel).")
     if header.get("timestamps", "false").lower() == "true":
         raise PlaitError(f"{where} has time stamps (@timeStamps true): expected numbers alone; write it without them.")
     if "classlabel" not in header:
         raise PlaitError(f"{where} has no @classLabel: expected one, with the names of the classes.")
-    known, *classes = header["classlabel"].split()
+    known, *classes = header["classlabel"].split() or [""]
     if known.lower() not in WORDS:
         raise PlaitError(f"{where}: @classLabel {known:.40}: expected true and the classes, or false.")
     if WORDS[known.lower()] and not classes:

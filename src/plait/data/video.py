@@ -31,14 +31,14 @@ class Broken(PlaitError):
 
 
 def is_video(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+    return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def holds_videos(path: Path) -> bool:
     """A video, or a folder with videos in it, or in its folders."""
     if path.is_dir():
         return any(is_video(p) for pattern in ("*", "*/*") for p in path.glob(pattern))
-    return is_video(path)
+    return path.suffix.lower() in SUFFIXES
 
 
 def by_class(folder: Path) -> list[Clip]:

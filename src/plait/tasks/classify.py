@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data import labelled, video
+from ..data import video
+from ..data.labelled import read as read_labelled
 from ..data.long_csv import Columns
 from ..data.sampler import Sampler
 from ..data.sequences import Sequences, Source
 from ..data.text_batches import grouped
-from ..errors import PlaitError
+from ..errors import PlaitError, unknown
 from ..training.run import Run
 from . import features
 from .base import NamedTask, Table, check_share
@@ -26,6 +27,8 @@ from .pictures import confusion_picture, curves_picture
 from .pooled import Pooled, judge
 from .scores import confusion, percent, scores
 from .settings import ClassifySettings
+
+CSV = (".csv", ".tsv", ".txt")
 
 
 class Classify(NamedTask):
@@ -56,6 +59,8 @@ class Classify(NamedTask):
     @classmethod
     def read(cls, settings: ClassifySettings) -> "Classify":
         s = settings
+        if Path(s.features).is_dir():  # the run is used from other folders, too
+            s = replace(s, features=str(Path(s.features).absolute()))
         source = read_all(s)
         if "test" not in source.parts and not s.test:
             raise PlaitError(f"{s.data} has no test part: give --test a share, or --test-data a file.")
@@ -63,8 +68,7 @@ class Classify(NamedTask):
 
     @classmethod
     def reopen(cls, settings: ClassifySettings, run: Run, *, training: bool = False) -> "Classify":
-        name = Path(settings.data or "").absolute().name
-        return cls(settings, Dataset.reopen(run, name), training=training)
+        return cls(settings, Dataset.reopen(run), training=training)
 
     @property
     def digest(self) -> str:
@@ -164,33 +168,45 @@ class Classify(NamedTask):
         return "classify", f"plait classify {shlex.quote(str(folder))} NEW_SEQUENCES"
 
 
-def read_source(s: ClassifySettings, path: str, *, new: bool = False) -> Source:
-    """What is at a path. new: which may have no labels, and no parts."""
-    if path and video.holds_videos(Path(path)):
-        clips = video.all_in(Path(path)) if new else video.by_class(Path(path))
-        if s.chosen and not new:
-            clips = [clip for clip in clips if clip.label in s.chosen]
-        if s.splits is not None and not new:
+def read_source(s: ClassifySettings, path: str, *, alone: bool = False, labelled: bool = True) -> Source:
+    """What is at a path. alone, labelled: see data.labelled.read."""
+    is_video, is_csv = bool(path) and video.holds_videos(Path(path)), Path(path).suffix.lower() in CSV
+    if labelled:
+        for name in ("features", "download", "frames", "short", "skip_broken", "splits", "split"):
+            s.only_with(name, is_video, "videos")
+        for name in ("id_column", "time_column", "label_column"):
+            s.only_with(name, is_csv, "a CSV file")
+    if not is_video:
+        return read_labelled(path, Columns(s.id_column, s.time_column, s.label_column), alone=alone, labelled=labelled)
+    clips = video.by_class(Path(path)) if labelled else video.all_in(Path(path))
+    if labelled:
+        for name in s.chosen:  # before any feature is made
+            if name not in (known := {clip.label for clip in clips}):
+                raise unknown("class", name, known)
+        clips = [clip for clip in clips if not s.chosen or clip.label in s.chosen]
+        if s.splits is not None:
             clips = video.with_parts(clips, s.splits, s.split)
-        wanted = features.Wanted(s.features, s.frames, s.short == "pad", s.download)
-        return features.read(clips, path, wanted, skip_broken=s.skip_broken, labelled=not new)
-    return labelled.read(path, Columns(s.id_column, s.time_column, s.label_column), new=new)
+        if len({clip.label for clip in clips}) < 2:
+            raise PlaitError(f"{path} has videos of one class: expected folders of two or more.")
+    wanted = features.Wanted(s.features, s.frames, s.short == "pad", s.download)
+    return features.read(clips, path, wanted, skip_broken=s.skip_broken, labelled=labelled)
 
 
 def read_all(s: ClassifySettings) -> Source:
     """What the settings name: --data, and --test-data."""
     assert s.data is not None
-    source = read_source(s, s.data)
+    source = read_source(s, s.data, alone=s.test_data is not None)
     if s.test_data is not None:
-        if "test" in source.parts:
-            raise PlaitError(f"{s.data} has a test part of its own: leave --test-data out.")
-        other = read_source(s, s.test_data)
-        if list(other.columns) != list(source.columns):
-            raise PlaitError(
-                f"{s.test_data} has the columns {', '.join(other.columns)}, and {s.data} has "
-                f"{', '.join(source.columns)}: expected the same."
-            )
+        other = read_source(s, s.test_data, alone=True)
+        for path, found in ((s.data, source), (s.test_data, other)):
+            if "test" in found.parts:
+                raise PlaitError(f"{path} has a training and a test part of its own: leave --test-data out.")
+        if Path(s.data).resolve() == Path(s.test_data).resolve():
+            raise PlaitError(f"--test-data {s.test_data} is what --data names: expected other sequences for the test.")
+        other = other.in_order(source.columns, s.data)
         source = replace(source, parts={**source.parts, "test": other.together()})
+    else:
+        s.only_with("test", "test" not in source.parts, "data without a test part")
     return source.only(s.chosen) if s.chosen else source
 
 

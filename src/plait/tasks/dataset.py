@@ -3,19 +3,20 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data.sequences import PARTS, Found, Scale, Sequences, Source, check_labels, check_rows, stratified
+from ..data.sequences import PARTS, Scale, Sequences, Source, check_labels, check_rows, stratified
 from ..errors import PlaitError
 from ..training.run import Run
 from ..training.tensors import packed, unpacked
 
 FILE = "sequences.safetensors"
+KEYS = ("name", "origin", "classes", "columns", "names")
 
 
 @dataclass(frozen=True)
@@ -50,29 +51,18 @@ class Dataset:
 
     def new(self, source: Source, missing: str) -> Sequences:
         """Sequences of other data, on the scale of these."""
-        if len(source.columns) != len(self.columns):
-            raise PlaitError(
-                f"{source.name} has {len(source.columns)} columns, and the run was trained with {len(self.columns)} "
-                f"({', '.join(self.columns[:5])}{' ...' if len(self.columns) > 5 else ''})."
-            )
         if source.origin != self.origin:
             raise PlaitError(f"{source.name}: its features are not those of the training: give the same ResNet.")
-        if {*source.columns} == {*self.columns} and list(source.columns) != list(self.columns):
-            order = [list(source.columns).index(name) for name in self.columns]
-            parts = {
-                p: Found([r[:, order] for r in found.rows], found.labels, found.names)
-                for p, found in source.parts.items()
-            }
-            source = replace(source, columns=self.columns, parts=parts)
+        source = source.in_order(self.columns, "the training data")
         return Sequences.of(check_rows(source, source.together(), missing), self.scale, self.classes)
 
     # --- in the folder of a run
     @classmethod
-    def reopen(cls, run: Run, name: str) -> "Dataset":
+    def reopen(cls, run: Run) -> "Dataset":
         path = run.path / FILE
         tensors, meta = unpacked(path, run.read(FILE))
         try:
-            classes, columns, names = meta["classes"], meta["columns"], meta["names"]
+            name, origin, classes, columns, names = (meta[key] for key in KEYS)
             parts = {
                 p: Sequences(tensors[f"{p}.rows"], tensors[f"{p}.starts"], tensors[f"{p}.labels"], names[p])
                 for p in names
@@ -83,14 +73,14 @@ class Dataset:
         for part, found in parts.items():
             if wrong := misfit(found, len(columns), len(classes)):
                 raise PlaitError(f"{path}: {wrong} in part {part}: restore it from a copy, or train again.")
-        return cls(name, classes, columns, scale, parts, meta.get("origin", ""))
+        return cls(name, classes, columns, scale, parts, origin)
 
     def files(self) -> dict[str, bytes]:
         tensors = {"mean": torch.from_numpy(self.scale.mean), "std": torch.from_numpy(self.scale.std)}
         for part, found in self.parts.items():
             tensors |= {f"{part}.rows": found.rows, f"{part}.starts": found.starts, f"{part}.labels": found.labels}
-        meta: dict[str, Any] = {"classes": list(self.classes), "columns": list(self.columns)}
-        meta["origin"] = self.origin
+        meta: dict[str, Any] = {"name": self.name, "origin": self.origin}
+        meta |= {"classes": list(self.classes), "columns": list(self.columns)}
         meta["names"] = {part: list(found.names) for part, found in self.parts.items()}
         return {FILE: packed(tensors, meta)}
 

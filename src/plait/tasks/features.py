@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import video
-from ..data.files import reading
+from ..data.files import opened, reading
 from ..data.sequences import Found, Source
 from ..data.video import Broken, Clip, Frames
 from ..errors import PlaitError
@@ -74,13 +74,18 @@ class ResNet:
                 network, info = transformers.ResNetForImageClassification.from_pretrained(
                     self.folder, local_files_only=True, use_safetensors=True, output_loading_info=True
                 )
+                network = network.float().eval()
+                with torch.inference_mode():
+                    trial = network(pixel_values=torch.zeros(1, 3, SIZE, SIZE)).logits
+                if not trial.isfinite().all():
+                    raise ValueError("it gives numbers that are not finite")
             except Exception as e:  # of many kinds: of safetensors, of torch, of transformers
                 why = f"{type(e).__name__}: {str(e).splitlines()[0]:.100}"
                 raise PlaitError(f"{self.folder} cannot be loaded as a ResNet ({why}): restore it.") from None
         lacking = sorted(info["missing_keys"])
         if lacking:
             raise PlaitError(f"{self.folder}/model.safetensors lacks {lacking[0]}: expected all weights of a ResNet.")
-        return network.eval()
+        return network
 
     @torch.inference_mode()
     def outputs(self, frames: Frames) -> Rows:
@@ -99,14 +104,15 @@ def without_noise() -> Iterator[Any]:
         from transformers.utils import logging
     except ImportError:
         raise PlaitError(f"videos need transformers: {INSTALL}.") from None
-    before = logging.get_verbosity()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield transformers
     finally:
         logging.set_verbosity(before)
-        logging.enable_progress_bar()
+        if bars:
+            logging.enable_progress_bar()
 
 
 def find(wanted: Wanted) -> ResNet:
@@ -139,11 +145,12 @@ class Cache:
     def __init__(self, model: ResNet, wanted: Wanted) -> None:
         self.model, self.frames, self.folder = model, wanted.frames, cache_folder() / "features"
         with reading(str(self.folder), "expected a folder to keep features in; set PLAIT_CACHE to one"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def rows(self, clip: Clip) -> Rows:
-        with reading(str(clip.path), video.EXPECTED):
-            content = digest_of(clip.path.read_bytes())
+        with reading(str(clip.path), video.EXPECTED), opened(clip.path, video.EXPECTED) as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
         return self.kept(content, lambda: video.frames_of(clip.path, self.frames, SIZE))
 
     @cached_property

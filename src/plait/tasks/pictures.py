@@ -142,6 +142,10 @@ def check_picture(path: str) -> Path:
 
 
 def png(figure: Any) -> bytes:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name with $ in it is no formula
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()

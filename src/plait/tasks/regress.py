@@ -17,13 +17,12 @@ class Regress(Task):
     model: Pooled
     sampler: Sampler
 
-    def __init__(self, settings: PooledSettings, sequences: Sequences, targets: Tensor) -> None:
-        """targets (n, K): on a scale on which their spread is about 1."""
+    def __init__(
+        self, settings: PooledSettings, sequences: Sequences, targets: Tensor, train: Tensor, valid: Tensor
+    ) -> None:
+        """targets (n, K): on a scale on which their spread is about 1. train, valid: the numbers of those sequences."""
         s, D, K = settings, sequences.rows.shape[1], targets.shape[1]
-        order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(s.seed))
-        held_back = round(s.validation * len(order))
-        self.sequences, self.targets = sequences, targets
-        self.valid, self.train = order[:held_back].sort().values, order[held_back:].sort().values
+        self.sequences, self.targets, self.train, self.valid = sequences, targets, train, valid
         batch = s.batch_size(len(self.train))
         longest = int(sequences.lengths.max())
         check_training(s, lambda: Pooled(s, D, K), batch * longest * (1 + s.bidirectional))

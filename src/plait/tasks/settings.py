@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .. import cells
+from ..data.numbers import MISSING
 from ..errors import PlaitError, between, unknown
 from ..training.settings import TrainSettings, option
 
@@ -12,6 +13,11 @@ SOFTMAXES = ("auto", "full", "adaptive")
 POOLS = ("last", "mean")
 SHORT = ("pad", "keep")
 WEIGHTS = ("none", "balanced")
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise PlaitError(f"{name} {value}: must be at least 0 and below 1.")
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,7 @@ class NetworkSettings(TrainSettings):
         super().__post_init__()
         between("hidden", self.hidden, 1, WIDEST)
         between("layers", self.layers, 1, 1000)
-        if not 0 <= self.dropout < 1:
-            raise PlaitError(f"dropout {self.dropout}: must be at least 0 and below 1.")
+        check_share("dropout", self.dropout)
         cells.get(self.cell)
         from .. import engines  # torch comes with it
 
@@ -150,8 +155,7 @@ class PooledSettings(NetworkSettings):
         super().__post_init__()
         if self.pool not in POOLS:
             raise unknown("pool", self.pool, POOLS)
-        if not 0 <= self.validation < 1:
-            raise PlaitError(f"validation {self.validation}: must be at least 0 and below 1.")
+        check_share("validation", self.validation)
 
 
 @dataclass(frozen=True)
@@ -183,15 +187,14 @@ class ClassifySettings(PooledSettings):
         super().__post_init__()
         if self.data is None:
             raise PlaitError("classify needs sequences: give a file, a folder or a zip with --data.")
-        if not 0 <= self.test < 1:
-            raise PlaitError(f"test {self.test}: must be at least 0 and below 1.")
+        check_share("test", self.test)
         self.only_with("test", self.test_data is None, "data without a test part, not with --test-data")
         between("frames", self.frames, 1, 10**6)
         between("split", self.split, 1, 1000)
         if self.short not in SHORT:
             raise unknown("short", self.short, SHORT)
-        if self.missing not in ("error", "interpolate"):
-            raise unknown("--missing", self.missing, ("error", "interpolate"))
+        if self.missing not in MISSING:
+            raise unknown("--missing", self.missing, MISSING)
         if self.class_weights not in WEIGHTS:
             raise unknown("class-weights", self.class_weights, WEIGHTS)
         if self.classes is not None and len(set(self.chosen)) < 2:

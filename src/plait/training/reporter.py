@@ -74,7 +74,7 @@ class Lines:
             validation = ""
             if row["validation"] is not None:
                 validation = f"  validation {self.shown_as(row['validation']).split()[-1]}"
-            for name in row.keys() - KNOWN:
+            for name in [name for name in row if name not in KNOWN]:
                 validation += f", {name} {row[name]:.3f}"
             self.print(f"epoch {row['epoch']}/{self.epochs}  {self.shown_as(row['loss'])}{validation}", row["rate"])
 
