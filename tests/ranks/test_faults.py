@@ -188,6 +188,7 @@ def test_kill_and_ctrl_c_without_restarts(start: Start, peace: Callable[[str], P
 
 
 # --- stalled, left alone, refused ------------------------------------------------------------------------------------
+@pytest.mark.slow  # test_launch.py has both, without a training
 def test_a_stall_and_a_launcher_that_is_killed(start: Start, peace: Callable[[str], Peace]) -> None:
     rng, more = Random(), [*PLAIT, "train", "language", "--resume", "run"]
     job = start(*PLAIT, *TRAIN, "--parallel", "data=2", "--out", "run", "--timeout", "8")
