@@ -3,12 +3,13 @@
 import gc
 import os
 
-from .ranks.world import is_one_of_several, quieten
 from .training import signals
 
 
 def main() -> None:
     signals.listen()
+    from .ranks.world import is_one_of_several, quieten
+
     gc.set_threshold(5_000)  # imports make so many objects that Python would look for circles all the time
     if is_one_of_several(os.environ):
         quieten(os.environ)

@@ -356,12 +356,13 @@ def test_signals_at_any_moment(mesh: str, start: Start, peace: Callable[[str], P
             stopped += 1
             # killed by the signal itself: Python had not even begun
             assert code in (130, -signal.SIGINT, -signal.SIGTERM), job.said()
+            if code < 0:
+                continue  # what Python prints then is its own
             assert is_one_console(job), job.said()
             lines = job.err.text.splitlines()
             told = f"; go on with plait train language --resume {run}"
             assert lines in ([], ["plait: stopped."], [f"plait: stopped{told}."]), job.said()
-            if code > 0:
-                assert lines or job.out.count("^go on "), job.said()
+            assert lines or job.out.count("^go on "), job.said()
         assert code == 0
         whole.equals(run)
     assert stopped > 0
@@ -410,7 +411,8 @@ def test_a_disk_that_takes_nothing_more(restarts: str, start: Start, peace: Call
     job.trains()
     resource.prlimit(workers[0], resource.RLIMIT_FSIZE, (0, 0))  # it can write to no file
     assert job.ended() == 2, job.said()
-    assert re.fullmatch(r"plait: run/\S+ cannot be written: File too large\.", job.err.text), job.said()
+    said = r"plait: run/\S+ cannot be written: File too large\.( What was there before is unharmed\.)?"
+    assert re.fullmatch(said, job.err.text), job.said()
     job.leaves_none(0.2)
     assert start(*PLAIT, "train", "language", "--resume", "run").ended() == 0
     peace("data=2").equals("run")

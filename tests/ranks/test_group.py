@@ -14,7 +14,7 @@ import pytest
 from jobs import Pids, finished, free_port, listening
 from plait.errors import PlaitError
 from plait.ranks import store as stores
-from plait.ranks.group import Lost, join
+from plait.ranks.group import Lost, broken, join
 from plait.ranks.heartbeat import LOST
 from plait.ranks.world import World
 
@@ -162,3 +162,16 @@ def test_a_rank_that_refuses_is_quoted_by_the_others(tmp_path: Path) -> None:
     assert said[0][0] == LOST
     assert said[0][2] == f"plait: rank 1 on {HOST}: {sentence}\n"
     assert said[1] == (2, "", f"rank 1 is here\nplait: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 10000ms for recv operation",
+        "Application timeout caused pair closure",
+        "Connection reset by peer",
+    ],
+)
+def test_what_gloo_says_when_a_link_is_lost(words: str) -> None:
+    assert broken(RuntimeError(words))
+    assert not broken(RuntimeError("expected scalar type Float but found Double"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .stack import Stack
 
-HOMES = {"Lost": "group", "Mesh": "mesh", "Plan": "layers", "Stack": "stack"}  # name -> the module that has it
+HOMES = {"Lost": "group", "Mesh": "mesh", "Plan": "plan", "Stack": "stack"}  # name -> the module that has it
 __all__ = ["Lost", "Mesh", "Plan", "Stack"]
 
 

@@ -28,6 +28,7 @@ WORDS = (  # of torch and gloo, when a connection broke or nobody answered
     "Connection reset by peer",
     "Broken pipe",
     "Timed out waiting",
+    "caused pair closure",  # another wait on the same connection has timed out before
     "Socket closed",
     "connectFullMesh failed",
 )
