@@ -220,18 +220,27 @@ def choose(network: Network, batches: Sequence[Batch], shape: Shape, mesh: Mesh)
 
 def best(costs: Costs, layouts: Sequence[Layout], shape: Shape, L: int) -> Plan:
     """The quickest plan in the simulation: of the most even splits, with more and less chunks."""
+    some = splits(costs, layouts[0], shape.layers, L)
+    if shape.chunks:  # what decides the order of sums is then what was asked for, but for the split
+        c = shape.chunks
+        found = [Plan(counts, c, shape.micro, min(c - 1, max(1, c // 4))) for counts in some]
+    else:
+        most = max(layout.T for layout in layouts)
+        found = [
+            Plan(counts, c, shape.micro, early, step_cost(costs))
+            for counts in some
+            for c in CHUNKS
+            if c <= most
+            for early in sorted({0, min(c, 1), c // 4})
+        ]
+    return min(found, key=lambda plan: sum(costs.simulate(plan, layout).total for layout in layouts))
+
+
+def step_cost(costs: Costs) -> float:
+    """Of a step, in rows; a power of two, so that what is measured another time gives the same."""
     layer = costs.layers[-1]
     row, step = (sum(getattr(layer[kind], name) for kind in "FI") for name in ("row", "step"))
-    step_cost = round(min(step / row, 1000.0), 3) if row > 0 else 0.0
-    most = max(layout.T for layout in layouts)
-    chunks = [shape.chunks] if shape.chunks else [c for c in CHUNKS if c <= most]
-    found = [
-        Plan(s, c, shape.micro, early, step_cost)
-        for s in splits(costs, layouts[0], shape.layers, L)
-        for c in chunks
-        for early in sorted({0, min(c, 1), c // 4})
-    ]
-    return min(found, key=lambda plan: sum(costs.simulate(plan, layout).total for layout in layouts))
+    return 2.0 ** round(np.log2(min(step / row, 1000.0))) if row > 0 and step / row > 1 / 16 else 0.0
 
 
 def splits(costs: Costs, layout: Layout, stages: int, L: int) -> list[tuple[int, ...]]:
