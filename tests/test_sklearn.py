@@ -110,6 +110,26 @@ def test_a_regressor_holds_back_a_part_and_scales_by_the_rest() -> None:
             SequenceRegressor(**SMALL, validation=share).fit(X[:n], y[:n])
 
 
+def test_what_a_list_means_does_not_depend_on_its_lengths() -> None:
+    X, y = waves()
+    uneven = [x[:, 0] for x in X]
+    model = SequenceClassifier(**SMALL).fit(uneven, y)
+    assert model.predict(uneven[:1]) == model.predict(uneven)[:1]
+    even = [x[:6] for x in uneven]
+    assert model.predict(even).shape == (40,)
+    with pytest.raises(PlaitError, match=r"X has shape \(0, 6, 1\): expected one sequence or more"):
+        model.predict(np.zeros((0, 6, 1)))
+
+
+def test_numbers_that_cannot_be_learned() -> None:
+    X, y = waves()
+    with pytest.raises(PlaitError, match=r"y has 1e[+]200: expected up to 1e[+]150"):
+        SequenceRegressor(**SMALL).fit(X, np.full(40, 1e200))
+    for wrong in ({"slow": 0, "quick": 0}, {"slow": -1, "quick": 1}):
+        with pytest.raises(PlaitError, match=r"class_weight .*: expected numbers of at least 0"):
+            SequenceClassifier(**SMALL, class_weight=wrong).fit(X, y)
+
+
 def test_forecasts() -> None:
     """Of waves on a slope: windows are counted from their last value, so one that was never so high is fine."""
     series = np.sin(np.arange(300) / 5) + np.arange(300) / 20

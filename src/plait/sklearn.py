@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .data.sequences import Found, Scale, Sequences, Source, check_rows
+from .data.sequences import LARGEST, Found, Scale, Sequences, Source, check_rows
 from .errors import PlaitError
 from .tasks.classify import Classify
 from .tasks.dataset import Dataset
@@ -113,6 +113,8 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         if len(self.classes_) < 2:
             raise PlaitError(f"y has one class, {self.classes_[0]!r}: expected two or more.")
         given = compute_class_weight(self.class_weight, classes=self.classes_, y=y)  # (C,)
+        if not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
+            raise PlaitError(f"class_weight {self.class_weight!r}: expected numbers of at least 0, and one above it.")
         s = ClassifySettings(data="X", **self.options())
         source = Source("X", columns_of(found), {"train": found._replace(labels=[str(k) for k in numbers.tolist()])})
         with torch.random.fork_rng([]):
@@ -146,6 +148,8 @@ class SequenceRegressor(RegressorMixin, MultiOutputMixin, SequenceEstimator):
         found = rows_of(self, X, y, several=True)
         targets = np.asarray(y, np.float64)
         self.is_single_ = targets.ndim == 1
+        if (beyond := np.abs(targets) > LARGEST).any():
+            raise PlaitError(f"y has {targets[beyond][0]:g}: expected up to {LARGEST:g}; divide it by something.")
         targets = targets.reshape(len(targets), -1) - self.base(found)  # (n, K)
         if len(targets) < 2:
             raise PlaitError("X has n_samples=1 sequence: expected two or more.")
@@ -185,9 +189,12 @@ class SequenceForecaster(SequenceRegressor):
 
 def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, several: bool = False) -> Found:
     """Sequences, checked. reset: these are the ones to learn from, and later ones must be like them."""
-    is_list = isinstance(X, list | tuple) and len(X) > 0 and (np.ndim(X[0]) == 2 or is_uneven(X))
+    of_rows = not reset and not estimator.is_flat_  # it has learned from a list
+    is_list = isinstance(X, list | tuple) and len(X) > 0 and (np.ndim(X[0]) == 2 or is_uneven(X) or of_rows)
     if is_list or getattr(X, "ndim", None) == 3:
         rows = [as_rows(x, k) for k, x in enumerate(X)]
+        if not rows:
+            raise PlaitError(f"X has shape {np.shape(X)}: expected one sequence or more.")
         if y is not NONE:
             check_X_y(np.zeros((len(rows), 1)), y, multi_output=several, y_numeric=several)
         widths = {r.shape[1] for r in rows}
@@ -201,6 +208,7 @@ def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, severa
         X = validate_data(estimator, X, y, dtype=np.float64, reset=reset, **more)
         rows = [row[:, None] for row in (X[0] if more else X)]
     if reset:
+        estimator.is_flat_ = not (is_list or getattr(X, "ndim", None) == 3)
         estimator.width_ = rows[0].shape[1]  # of a row, that is 1
     elif rows[0].shape[1] != estimator.width_:
         found, name = rows[0].shape[1], type(estimator).__name__

@@ -298,6 +298,17 @@ def test_the_data_of_a_run_come_back_as_they_were(tmp_path: Path) -> None:
         (("--data", "waves.npz", "--hidden", "0"), "hidden 0: must be at least 1."),
         (("--data", "waves.npz", "--frames", "9"), "frames 9 goes with videos: leave it out."),
         (("--data", "waves.npz", "--id-column", "who"), "id_column who goes with a CSV file: leave it out."),
+        (
+            ("--data", "empty.npz", "--missing", "interpolate"),
+            "empty.npz, column '2' has no number in the training",
+        ),
+        (("--data", "thin.npz"), "thin.npz has no columns of numbers: expected one or more."),
+        (
+            ("--data", "escape.npz"),
+            "escape.npz, sequence 1: label '\\x1b[31m' has signs that cannot be",
+        ),
+        (("--data", "waves.npz", "--test-data", "parts.npz"), "parts.npz has a training and a test part of its own: "),
+        (("--data", "waves.npz", "--test-data", "other.npz"), "other.npz has class '1', which waves.npz has not: add "),
         (("--data", "parts.npz", "--test", "0.3"), "test 0.3 goes with data without a test part: leave it out."),
     ],
 )
@@ -308,6 +319,12 @@ def test_what_is_refused(args: tuple[str, ...], says: str, empty_folder: Path, r
     np.savez("few.npz", x=x[:2], y=[1, 2])
     np.savez("none.npz", x=x, y=[1, 2, 1, 2], lengths=[5, 5, 0, 5])
     np.savez("parts.npz", x=x, y=[1, 2, 1, 2], x_test=x, y_test=[1, 2, 1, 2])
+    np.savez("other.npz", x=x, y=[1, 2, 1, 2])
+    np.savez("thin.npz", x=np.zeros((4, 5, 0)), y=[1, 2, 1, 2])
+    np.savez("escape.npz", x=x, y=["\x1b[31m", "b", "\x1b[31m", "b"])
+    empty = np.zeros((20, 5, 2))
+    empty[:, :, 1] = np.nan
+    np.savez("empty.npz", x=empty, y=np.arange(20) % 2)
     x[1, 2, 0] = np.nan
     np.savez("nan.npz", x=x, y=[1, 2, 1, 2])
     found = refused("train", "classify", *args)
@@ -335,6 +352,16 @@ def test_new_data_may_have_gaps_that_the_training_had_not(plait) -> None:
     assert (code, out) == (2, "")
     assert err.endswith("the number is missing (NaN); use --missing interpolate, or put it in.\n")
     assert plait("classify", "run", "gaps.npz", "--missing", "interpolate")[0] == 0
+
+
+def test_the_sequences_are_not_overwritten(plait) -> None:
+    write_waves()
+    assert plait("train", "classify", *SMALL, "--out", "run")[0] == 0
+    before = Path("waves.npz").read_bytes()
+    code, out, err = plait("classify", "run", "waves.npz", "--out", "waves.npz")
+    assert (code, out) == (2, "")
+    assert err == "plait: --out waves.npz is the file with the sequences, and would be lost: give another name.\n"
+    assert Path("waves.npz").read_bytes() == before
 
 
 def test_names_with_a_dollar_are_no_formulas(plait) -> None:

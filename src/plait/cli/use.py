@@ -72,6 +72,8 @@ def classify(
     target = None if out is None else Path(out)
     if target is not None:
         check_target(target, f"--out {out}")
+        if target.exists() and Path(data).exists() and target.samefile(data):
+            raise PlaitError(f"--out {out} is the file with the sequences, and would be lost: give another name.")
     _, task = trained(path, Classify)
     classes = task.data.classes
     task.settings = replace(task.settings, **changes)

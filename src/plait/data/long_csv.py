@@ -67,7 +67,7 @@ def in_time(steps: Cells, index: int, where: str, column: str, decimal: str) -> 
     cells = [row[index] for _, row in steps]
     times: list[Any] = [number(cell, decimal) for cell in cells]
     times = [None if time is None or not math.isfinite(time) else time for time in times]
-    if None in times:
+    if times.count(None) > len(times) / 2:  # most are no numbers: they should be dates
         times = [moment(cell) for cell in cells]
     if None in times:
         (k, _), cell = steps[times.index(None)], cells[times.index(None)]

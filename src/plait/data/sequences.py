@@ -91,6 +91,8 @@ def check_rows(source: Source, found: Found, missing: str, todo: str = TO_DO) ->
         raise unknown("--missing", missing, MISSING)
     if not found.rows:
         raise PlaitError(f"{source.name} has no sequences: expected at least one.")
+    if not source.columns:
+        raise PlaitError(f"{source.name} has no columns of numbers: expected one or more.")
     filled = []
     for name, rows in zip(found.names, found.rows, strict=True):
         where = f"{source.name}, {name}"
@@ -137,6 +139,10 @@ def check_labels(source: Source) -> list[str]:
         for name, label in zip(found.names, found.labels, strict=True):
             if not label:
                 raise PlaitError(f"{source.name}, {name}: it has no label; expected the name of its class.")
+            if not label.isprintable():
+                raise PlaitError(
+                    f"{source.name}, {name}: label {label!r:.60} has signs that cannot be shown: rename it."
+                )
     if "train" not in source.parts:
         raise PlaitError(f"{source.name} has no sequences to train on: expected some, beside those of the test part.")
     train = source.parts["train"].labels or ()

@@ -81,7 +81,9 @@ def check_promises(header: dict[str, str], rows: list[Rows], dimensions: int, wh
         ("serieslength", max(lengths, default=0), "steps"),
     ):
         said = header.get(name, "")
-        if said.isdecimal() and rows and int(said) != found and not (name == "serieslength" and len(lengths) > 1):
+        if said and not said.isdecimal():
+            raise PlaitError(f"{where}: its header says '{said:.40}' {what}: expected a whole number.")
+        if said and rows and int(said) != found and not (name == "serieslength" and len(lengths) > 1):
             raise PlaitError(f"{where}: its header says {said} {what}, and its sequences have {found}: mend one.")
     if header.get("univariate", "").lower() == "true" and dimensions > 1:
         raise PlaitError(f"{where}: its header says @univariate true, and it has {dimensions} dimensions: mend one.")

@@ -204,6 +204,12 @@ def read_all(s: ClassifySettings) -> Source:
         if Path(s.data).resolve() == Path(s.test_data).resolve():
             raise PlaitError(f"--test-data {s.test_data} is what --data names: expected other sequences for the test.")
         other = other.in_order(source.columns, s.data)
+        unseen = sorted({*(other.together().labels or ())} - {*(source.together().labels or ())} - {""})
+        if unseen and not s.chosen:
+            raise PlaitError(
+                f"{s.test_data} has class '{unseen[0]}', which {s.data} has not: add sequences of it there, or leave "
+                "it out with --classes."
+            )
         source = replace(source, parts={**source.parts, "test": other.together()})
     else:
         s.only_with("test", "test" not in source.parts, "data without a test part")

@@ -45,6 +45,12 @@ class Dataset:
                         f"{part} part of {share:g}; {todo}."
                     )
                 parts["train"], parts[part] = train.where(stay), train.where(taken)
+        empty = np.all([np.isnan(rows).all(0) for rows in parts["train"].rows], 0)
+        if empty.any():
+            raise PlaitError(
+                f"{source.name}, column '{source.columns[int(empty.argmax())]}' has no number in the training part: "
+                "leave the column out."
+            )
         scale = Scale.fit(parts["train"].rows)
         made = {part: Sequences.of(parts[part], scale, classes) for part in PARTS if part in parts}
         return cls(source.name, classes, list(source.columns), scale, made, source.origin)
