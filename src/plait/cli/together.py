@@ -47,7 +47,7 @@ def start_workers(asked: Asked, shape: Shape, output: Output) -> int:
     if shape.size * threads <= cores:
         output.line(
             f"{shape.size} ranks of {threads} thread{'s' * (threads > 1)} on {cores} cores: one process with "
-            f"{shape.size * threads} threads has been quicker in all that was measured (docs/ranks.md)"
+            f"{shape.size * threads} threads has been as quick, or quicker (docs/ranks.md)"
         )
         sys.stdout.flush()
     argv = [*sys.argv[1:], *([] if asked.parallel else ["--parallel", str(shape)])]
