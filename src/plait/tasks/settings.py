@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from .. import cells
-from ..data.numbers import MISSING
 from ..errors import PlaitError, between, unknown
 from ..training.settings import TrainSettings, option
 
@@ -193,6 +192,8 @@ class ClassifySettings(PooledSettings):
         between("split", self.split, 1, 1000)
         if self.short not in SHORT:
             raise unknown("short", self.short, SHORT)
+        from ..data.numbers import MISSING  # torch comes with it
+
         if self.missing not in MISSING:
             raise unknown("--missing", self.missing, MISSING)
         if self.class_weights not in WEIGHTS:
