@@ -191,7 +191,8 @@ def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, severa
     """Sequences, checked. reset: these are the ones to learn from, and later ones must be like them."""
     of_rows = not reset and not estimator.is_flat_  # it has learned from a list
     is_list = isinstance(X, list | tuple) and len(X) > 0 and (np.ndim(X[0]) == 2 or is_uneven(X) or of_rows)
-    if is_list or getattr(X, "ndim", None) == 3:
+    is_flat = not (is_list or getattr(X, "ndim", None) == 3)
+    if not is_flat:
         rows = [as_rows(x, k) for k, x in enumerate(X)]
         if not rows:
             raise PlaitError(f"X has shape {np.shape(X)}: expected one sequence or more.")
@@ -200,15 +201,14 @@ def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, severa
         widths = {r.shape[1] for r in rows}
         if len(widths) > 1:
             raise PlaitError(f"X has sequences of {min(widths)} to {max(widths)} features: expected the same in all.")
-        width = widths.pop()
         if reset:
-            estimator.n_features_in_ = width
+            estimator.n_features_in_ = rows[0].shape[1]
     else:
         more = {"multi_output": several, "y_numeric": several} if y is not NONE and y is not None else {}
         X = validate_data(estimator, X, y, dtype=np.float64, reset=reset, **more)
         rows = [row[:, None] for row in (X[0] if more else X)]
     if reset:
-        estimator.is_flat_ = not (is_list or getattr(X, "ndim", None) == 3)
+        estimator.is_flat_ = is_flat
         estimator.width_ = rows[0].shape[1]  # of a row, that is 1
     elif rows[0].shape[1] != estimator.width_:
         found, name = rows[0].shape[1], type(estimator).__name__

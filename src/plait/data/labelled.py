@@ -13,6 +13,7 @@ from .tables import MOST_BYTES, listed
 EXPECTED = (
     "expected a .ts, .npz or .csv file, UCI HAR's folder or zip, or a folder with a folder of videos for each class"
 )
+CSV = (".csv", ".tsv", ".txt")
 MOST = 4 * 2**30  # bytes
 
 
@@ -31,7 +32,7 @@ def read(path: str, columns: Columns = USUAL, *, alone: bool = False, labelled: 
                 return from_place(inside, path, labelled=labelled)
         if suffix == ".ts":
             return ts.read(Folder(found.parent, EXPECTED, MOST, deep=False), found.name, alone=alone)
-        if suffix not in (".npz", ".csv", ".tsv", ".txt"):
+        if suffix not in (".npz", *CSV):
             contents(found, EXPECTED, 0 if found.exists() and not found.is_file() else MOST)  # says what is wrong
             raise PlaitError(f"{path}: {EXPECTED}.")
         content = contents(found, EXPECTED, MOST if suffix == ".npz" else MOST_BYTES)

@@ -14,6 +14,13 @@ from .buckets import LONGEST, Boundaries, Lengths, at_least_whole, bucket_of, st
 ABOVE = LONGEST + 1  # number * ABOVE + length sorts by the number first, and then by the length
 
 
+def longest_first(lengths: Tensor, rows: int) -> Iterator[Tensor]:
+    """The numbers of all sequences, longest first, about so many rows at a time: to evaluate them."""
+    order = lengths.argsort(descending=True, stable=True)
+    counts = torch.bincount((lengths[order].cumsum(0) - 1) // rows)
+    yield from (some for some in order.split(counts.tolist()) if len(some))
+
+
 class Sampler(data.Sampler[list[int]]):
     """Batches of sequences by number, each sequence once an epoch; for our loop, or as a DataLoader's `batch_sampler`.
 

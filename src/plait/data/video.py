@@ -44,8 +44,7 @@ def holds_videos(path: Path) -> bool:
 def by_class(folder: Path) -> list[Clip]:
     """The clips in the folders of a folder, by the names of both."""
     with reading(str(folder), EXPECTED):
-        folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-        clips = [Clip(p, f.name) for f in folders for p in sorted(f.iterdir()) if is_video(p)]
+        clips = in_folders(folder)
         if not clips:
             loose = sum(is_video(p) for p in folder.iterdir())
             found = f"{loose} videos that are in no folder" if loose else "no videos"
@@ -59,8 +58,12 @@ def all_in(path: Path) -> list[Clip]:
         if not path.is_dir():
             return [Clip(path, "")]
         loose = [Clip(p, "") for p in sorted(path.iterdir()) if is_video(p)]
-        folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-        return loose + [Clip(p, f.name) for f in folders for p in sorted(f.iterdir()) if is_video(p)]
+        return loose + in_folders(path)
+
+
+def in_folders(folder: Path) -> list[Clip]:
+    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return [Clip(p, f.name) for f in folders for p in sorted(f.iterdir()) if is_video(p)]
 
 
 def with_parts(clips: Sequence[Clip], splits: str, number: int) -> list[Clip]:

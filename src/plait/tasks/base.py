@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from torch import Tensor
+
+from ..data.sampler import Sampler
 from ..errors import PlaitError
 from ..training.run import Run
 from ..training.settings import TrainSettings
@@ -61,6 +64,20 @@ class NamedTask(Task):
     def shown(loss: float) -> str:
         """A loss, as it is printed while the network trains."""
         return f"loss {loss:.4g}"
+
+
+class SampleTask(NamedTask):
+    """A task whose loss is a mean over whole samples, which a sampler draws."""
+
+    unit = "samples"
+    sampler: Sampler
+
+    def share(self, rank: int, ranks: int) -> None:
+        check_share(self.sampler.batch, ranks)
+        super().share(rank, ranks)
+
+    def count(self, indices: Tensor) -> int:
+        return len(indices)
 
 
 def check_share(batch: int, ranks: int) -> None:

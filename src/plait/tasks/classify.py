@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data import video
+from ..data.labelled import CSV
 from ..data.labelled import read as read_labelled
 from ..data.long_csv import Columns
-from ..data.sampler import Sampler
 from ..data.sequences import Sequences, Source
 from ..data.text_batches import grouped
 from ..errors import PlaitError, unknown
 from ..training.run import Run
 from . import features
-from .base import NamedTask, Table, check_share
+from .base import SampleTask, Table
 from .dataset import Dataset
 from .memory import check_training, check_use
 from .pictures import confusion_picture, curves_picture
@@ -28,16 +28,13 @@ from .pooled import Pooled, judge
 from .scores import confusion, percent, scores
 from .settings import ClassifySettings
 
-CSV = (".csv", ".tsv", ".txt")
 
-
-class Classify(NamedTask):
+class Classify(SampleTask):
     """The task: sequences with labels, in a training, a validation and a test part."""
 
-    name, unit, kind = "classify", "samples", ClassifySettings
+    name, kind = "classify", ClassifySettings
     settings: ClassifySettings
     model: Pooled
-    sampler: Sampler
 
     def __init__(self, settings: ClassifySettings, data: Dataset, *, training: bool = True) -> None:
         s = self.settings = settings
@@ -92,13 +89,6 @@ class Classify(NamedTask):
         ]
 
     # --- training
-    def share(self, rank: int, ranks: int) -> None:
-        check_share(self.sampler.batch, ranks)
-        super().share(rank, ranks)
-
-    def count(self, indices: Tensor) -> int:
-        return len(indices)
-
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         indices = self.sampler.part(indices, self.rank, self.ranks)
         if not len(indices):

@@ -14,7 +14,7 @@ from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import layer, packed
 from ..training.run import Run
-from .base import NamedTask, Table, check_share
+from .base import SampleTask, Table
 from .memory import check_training, check_use
 from .pictures import forecast_picture
 from .settings import ForecastSettings
@@ -62,13 +62,12 @@ class Forecaster(nn.Module):
         return torch.cat(outputs, 1)
 
 
-class Forecast(NamedTask):
+class Forecast(SampleTask):
     """The task: windows of the training part, and forecasts of the parts that follow it."""
 
-    name, unit, kind = "forecast", "samples", ForecastSettings
+    name, kind = "forecast", ForecastSettings
     settings: ForecastSettings
     model: Forecaster
-    sampler: Sampler
 
     def __init__(self, settings: ForecastSettings, data: Series, *, training: bool = True) -> None:
         s = self.settings = settings
@@ -127,13 +126,6 @@ class Forecast(NamedTask):
             f"{s.validation_size} to validate, {s.test_size} to test; column '{self.data.column}'",
             f"{s.cell}, {s.layers} x {s.hidden} units",
         ]
-
-    def share(self, rank: int, ranks: int) -> None:
-        check_share(self.sampler.batch, ranks)
-        super().share(rank, ranks)
-
-    def count(self, indices: Tensor) -> int:
-        return len(indices)
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         indices = self.sampler.part(indices, self.rank, self.ranks)

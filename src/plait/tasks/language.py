@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data import text
-from ..data.sampler import Sampler
+from ..data.sampler import Sampler, longest_first
 from ..data.text import UNK
 from ..data.text_batches import Batch, Streams, columns, grouped, sentences
 from ..errors import PlaitError, between
@@ -160,10 +160,7 @@ class Language(NamedTask):
             streams = Streams(len(encoded.ids), 1, AT_ONCE)
             yield from (streams.batch(k) for k in streams.batches(0))
         else:
-            order = encoded.lengths.argsort(descending=True, stable=True)
-            ends = encoded.lengths[order].cumsum(0)  # cut after every 8 * AT_ONCE tokens, more or less
-            counts = torch.bincount((ends - 1) // (8 * AT_ONCE))
-            yield from (sentences(encoded.starts, some) for some in order.split(counts.tolist()) if len(some))
+            yield from (sentences(encoded.starts, some) for some in longest_first(encoded.lengths, 8 * AT_ONCE))
 
     def validate(self) -> float:
         return self.entropy("valid")

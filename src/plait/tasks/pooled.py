@@ -1,10 +1,9 @@
 """A network that says one thing about a whole sequence: recurrent layers, the last state or the mean, a linear map."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
+from ..data.sampler import longest_first
 from ..data.sequences import Sequences
 from ..layers import layer, packed, states_of
 from ..layout import Layout
@@ -46,14 +45,6 @@ def judge(model: Pooled, sequences: Sequences) -> Tensor:  # (n, outputs)
     model.eval()
     found = torch.empty(len(sequences), model.head.out_features)
     with packed(model):
-        for some in batches(sequences):
+        for some in longest_first(sequences.lengths, AT_ONCE):
             found[some] = model(*sequences.batch(some))
     return found
-
-
-def batches(sequences: Sequences) -> Iterator[Tensor]:
-    """The numbers of all sequences, longest first, about AT_ONCE rows at a time."""
-    order = sequences.lengths.argsort(descending=True, stable=True)
-    ends = sequences.lengths[order].cumsum(0)
-    counts = torch.bincount((ends - 1) // AT_ONCE)
-    yield from (some for some in order.split(counts.tolist()) if len(some))
