@@ -744,3 +744,52 @@ def unheard() -> str | None:
     except RuntimeError as e:
         return str(e)
     return "nothing"
+
+
+# --- time over ranks -------------------------------------------------------------------------------------------------
+def over_time(
+    ranks: int,
+    cell: str,
+    T: int,
+    ragged: bool,
+    solver: str,
+    dtype: str = "float64",
+    dropout: float = 0.0,
+    scale: float = 1.0,
+) -> dict[str, Any] | None:
+    """How far a layer on so many time ranks is from one exact walk, on each rank; and what all ranks have, as bytes."""
+    rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+    mesh = Mesh(data=1, time=ranks, ranks=range(ranks)) if rank < ranks else Mesh(data=1, ranks=[rank])
+    if rank >= ranks:
+        return None
+    torch.manual_seed(0)
+    B, H, kind = 4, 7, getattr(torch, dtype)
+    layer = plait.layer(ALL[cell], 5, H, 2, bidirectional=True, dtype=kind, dropout=dropout)
+    with torch.no_grad():
+        for name, p in layer.named_parameters():
+            p *= scale if "weight_hh" in name else 1.0
+    x = torch.randn(T, B, 5, dtype=kind, requires_grad=True)
+    hx = tuple(torch.randn(4, B, H, dtype=kind, requires_grad=True) for _ in layer._plait_cell.states)
+    lengths = [max(1, T // 2), T, max(1, T - 3), max(1, T // 3)] if ragged else None
+    weights = torch.randn(T, B, 2 * H, dtype=kind), torch.randn(4, B, H, dtype=kind)
+
+    def passes() -> list[Tensor]:
+        torch.manual_seed(1)
+        y, after = layer(x, hx if len(hx) > 1 else hx[0], lengths, [8, 3, 5, 1])
+        states = plait.layers.states_of(after)
+        loss = (y * weights[0]).sum() + sum((s * weights[1]).sum() for s in states)
+        return [y.detach(), *(s.detach() for s in states), *torch.autograd.grad(loss, [x, *hx, *layer.parameters()])]
+
+    exact = passes()
+    layer.solver = plait.solvers.parse(solver)
+    mesh.split_time(layer)
+    result: dict[str, Any] = {"errors": [], "split": []}
+    for _ in range(2):  # the second time from what the first has left
+        found = passes()
+        errors = [
+            float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in zip(found, exact, strict=True)
+        ]
+        result["errors"].append(max(errors))
+        result["split"].append(layer.last_solve.backward.split)
+    result["bytes"] = [t.numpy().tobytes() for t in found]
+    return result

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from .kernels.pool import release
     from .ladder.rungs import check_cell
     from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, layer, packed, restore
-    from .solvers import Serial
+    from .solvers import Multigrid, Serial, Shooting, compare, memory
 
 __version__ = "0.1.0"
 
 HOMES = {  # name -> the module that has it
     **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "accelerate", "layer", "packed", "restore"), "layers"),
     "Cell": "cells",
-    "Serial": "solvers",
+    **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "memory"), "solvers"),
     "check_cell": "ladder.rungs",
     "release": "kernels.pool",
 }
@@ -29,14 +29,18 @@ __all__ = [
     "RNN",
     "Cell",
     "ImplicitGRU",
+    "Multigrid",
     "PlaitError",
     "Serial",
+    "Shooting",
     "accelerate",
     "cells",
     "check_cell",
+    "compare",
     "data",
     "engines",
     "layer",
+    "memory",
     "packed",
     "ranks",
     "release",

@@ -8,6 +8,10 @@ class PlaitError(ValueError):
     """A mistake that the user can correct. The command line prints it without a traceback and exits with 2."""
 
 
+class PlaitWarning(UserWarning):
+    """Something that plait does in another way than was asked for, and why. The command line prints the sentence."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
     known = sorted(known)
     near = get_close_matches(str(name), known, n=1, cutoff=0.5)

@@ -7,7 +7,7 @@ to the end. There is no padding.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -71,12 +71,12 @@ class Layout:
         order = np.argsort(-found, kind="stable")
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
-        layout = cls._of_sorted(found[order])
+        layout = cls.of_sorted(found[order])
         layout.permutation, layout.inverse = torch.from_numpy(order), torch.from_numpy(inverse)
         return layout
 
     @classmethod
-    def _of_sorted(cls, lengths: Whole) -> "Layout":  # (B,), longest first
+    def of_sorted(cls, lengths: Whole) -> "Layout":  # (B,), longest first
         T = int(lengths[0])
         return cls(T, len(lengths), torch.from_numpy(above(lengths, T)))
 
@@ -90,6 +90,11 @@ class Layout:
     def starts(self) -> list[int]:
         """The first row of each step."""
         return [0, *accumulate(self.sizes)][: self.T]
+
+    @cached_property
+    def first_rows(self) -> Whole:  # (T,)
+        """The same, as an array."""
+        return np.array(self.starts, np.int64)
 
     @cached_property
     def N(self) -> int:  # rows
@@ -114,7 +119,7 @@ class Layout:
         return torch.from_numpy(np.array([*self.starts, self.N]))
 
     @cached_property
-    def _steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
+    def steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
         """The step of each row, and its sequence counted from the longest."""
         sizes = np.array(self.sizes, np.int64)
         first = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -123,12 +128,12 @@ class Layout:
     @cached_property
     def step(self) -> Tensor:  # (N,)
         """The step of each row."""
-        return torch.from_numpy(self._steps_and_places[0])
+        return torch.from_numpy(self.steps_and_places[0])
 
     @cached_property
     def sequence(self) -> Tensor:  # (N,)
         """The sequence of each row, counted as they were given."""
-        place = torch.from_numpy(self._steps_and_places[1])
+        place = torch.from_numpy(self.steps_and_places[1])
         return place if self.permutation is None else self.permutation[place]
 
     def check_rows(self, x: Tensor, width: int) -> None:
@@ -161,7 +166,7 @@ class Layout:
             if not reverse:  # the step before has sizes[t - 1] rows; the B initial rows come first
                 rows += np.repeat(self.B - np.concatenate([[self.B], sizes[:-1]]), sizes)
             else:  # the row of the next step, or the initial one, which comes after all rows
-                following, sequence = np.append(sizes[1:], 0), self._steps_and_places[1]
+                following, sequence = np.append(sizes[1:], 0), self.steps_and_places[1]
                 rows = np.where(
                     sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence
                 )
@@ -203,6 +208,8 @@ class Layout:
         """Cuts every sequence into pieces of c steps, which run side by side. The last piece may be shorter."""
         if c < 1:
             raise PlaitError(f"pieces of {c} steps: expected at least 1.")
+        if self.batch_sizes is None:
+            return dense_pieces(self.T, self.B, c)
         key = "pieces", c
         if key not in self.cache:
             self.cache[key] = self._pieces(c)
@@ -210,23 +217,42 @@ class Layout:
         return found
 
     def _pieces(self, c: int) -> "Pieces":
-        T = min(c, self.T)
         begins = np.arange(0, max(1, self.T), c)[:, None]  # (K, 1)
-        lengths = (self.lengths - begins).clip(max=T)  # (K, B)
+        lengths = (self.lengths - begins).clip(max=c)  # (K, B)
         piece, sequence = ((lengths > 0) | (begins == 0)).nonzero()  # piece after piece
-        lengths = lengths[piece, sequence]
+        first = piece * c
+        layout, rows, order = self.spans(sequence, first, first + lengths[piece, sequence])
+        if not self.B:
+            layout = Layout(min(c, self.T), 0)
+        return Pieces(layout, rows, torch.from_numpy(piece)[order], torch.from_numpy(sequence)[order])
+
+    def spans(self, sequence: Whole, first: Whole, end: Whole) -> "Spans":
+        """Parts of sequences, as sequences that run side by side: of each the steps from `first` up to `end`.
+
+        sequence: counted from the longest
+        """
+        lengths = end - first
         order = np.argsort(-lengths, kind="stable")
-        piece, sequence, lengths = piece[order], sequence[order], lengths[order]
-        layout = Layout(T, len(lengths)) if (lengths == T).all() else Layout._of_sorted(lengths)
-        step, place = layout._steps_and_places
-        rows = np.array(self.starts, np.int64)[piece[place] * c + step] + sequence[place]
-        return Pieces(layout, *map(torch.from_numpy, (rows, piece, sequence)))
+        sequence, first, lengths = sequence[order], first[order], lengths[order]
+        if (lengths == lengths[:1]).all():
+            layout = Layout(int(lengths[0]) if len(lengths) else 0, len(lengths))
+        else:
+            layout = Layout.of_sorted(lengths)
+        step, place = layout.steps_and_places
+        rows = self.first_rows[first[place] + step] + sequence[place]
+        return Spans(layout, torch.from_numpy(rows), torch.from_numpy(order))
+
+    @cached_property
+    def backwards(self) -> Tensor:  # (N,)
+        """The rows in the order of a walk in reverse: for step s of a sequence, its s-th row from its end."""
+        step, place = self.steps_and_places
+        return torch.from_numpy(self.first_rows[self.lengths[place] - 1 - step] + place)
 
     def part(self, k: int, of: int) -> tuple["Layout", Tensor]:
         """Every `of`-th sequence from number k on, counted from the longest -> its layout, and its rows in this one."""
         lengths = self.lengths[k::of]
-        layout = Layout(self.T, len(lengths)) if self.batch_sizes is None else Layout._of_sorted(lengths)
-        return layout, torch.from_numpy(np.flatnonzero(self._steps_and_places[1] % of == k))
+        layout = Layout(self.T, len(lengths)) if self.batch_sizes is None else Layout.of_sorted(lengths)
+        return layout, torch.from_numpy(np.flatnonzero(self.steps_and_places[1] % of == k))
 
     def shares(self, parts: int) -> list[int]:
         """Cuts the batch into slices of about the same work, none of them empty -> their bounds: 0, ..., B."""
@@ -251,6 +277,20 @@ class Pieces(NamedTuple):
     rows: Tensor  # (N,): for each row of the pieces, its row in the whole layout
     piece: Tensor  # (K*B,): the number of each piece in its sequence
     sequence: Tensor  # (K*B,): its sequence, counted from the longest: the row in the states (B, .)
+
+
+class Spans(NamedTuple):
+    """Parts of sequences as sequences of their own, the longest first."""
+
+    layout: Layout
+    rows: Tensor  # (N,): for each row of the parts, its row in the whole layout
+    order: Tensor  # (n,): the number of each part, as they were given
+
+
+@lru_cache(256)
+def dense_pieces(T: int, B: int, c: int) -> Pieces:
+    """They are the same for all batches of that shape."""
+    return Layout(T, B)._pieces(c)
 
 
 def above(numbers: Whole, count: int) -> Whole:  # (n,), the largest first -> (count,)

@@ -54,6 +54,7 @@ READ = {
     "layers=4:micro=2:chunks=7": Shape(None, 4, micro=2, chunks=7),
     "layers=4:chunks=auto": Shape(None, 4),
     "data=2:network,layers=4:micro=2,time=1": Shape(2, 4, way="network", micro=2),
+    "time=2": Shape(None, 1, 2),
 }
 
 
@@ -76,7 +77,7 @@ REFUSED = {
     "data=\u0663": "--parallel data=\u0663: expected a whole number from 1 to 100000.",
     "data=100001": "--parallel data=100001: expected a whole number from 1 to 100000.",
     "data=" + 30 * "9": f"--parallel data={30 * '9'}: expected a whole number from 1 to 100000.",
-    "time=2": "--parallel time=2: ranks along time are not supported yet; leave time out.",
+    "layers=2,time=2": "--parallel layers=2,time=2: the stages of a pipeline take the steps one after another; use one",
     "data=2:servr": "--parallel: data ranks by 'servr' is not known: did you mean 'server'? Expected one of auto, ne",
     "data=2:micro=2": "--parallel data: option 'micro' is not known; expected auto, shared, network, server.",
     "layers=2:micro=0": "--parallel layers: micro=0: expected a whole number from 1 to 100000.",
@@ -102,7 +103,8 @@ def test_what_makes_no_sense(text: str) -> None:
         ({"micro": -1}, "a mesh with micro=-1: expected a whole number from 1 to 100000."),
         ({"chunks": 1.5}, "a mesh with chunks=1.5: expected a whole number from 1 to 100000."),
         ({"way": "post"}, "a mesh with data ranks by 'post' is not known: Expected one of auto, network, server"),
-        ({"time": 3}, "--parallel time=3: ranks along time are not supported yet; leave time out."),
+        ({"time": 0}, "a mesh with time=0: expected a whole number from 1 to 100000."),
+        ({"layers": 2, "time": 3}, "--parallel layers=2,time=3: the stages of a pipeline take the steps one after"),
     ],
     ids=str,
 )

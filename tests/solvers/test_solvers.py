@@ -101,7 +101,7 @@ def test_what_a_solvers_text_may_be() -> None:
     assert solvers.parse("counting:each=4") == Counting(4) != Counting(5)
     for text, sentence in (
         ("parareal", "solver 'parareal': expected one of serial"),
-        ("serial:levels=3", "solver serial has no options, found 'levels'"),
+        ("serial:levels=3", "solver serial: option 'levels' is not known; it has no options"),
     ):
         with pytest.raises(PlaitError, match=sentence):
             solvers.parse(text)

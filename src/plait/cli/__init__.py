@@ -1,21 +1,37 @@
 """The command line. commands.py lists every command with its options; train.py, use.py and diagnose.py do the work."""
 
 import sys
+import warnings
+from collections.abc import Callable
 from io import TextIOWrapper
+from typing import Any
 
 import typer
 
-from ..errors import PlaitError
+from ..errors import PlaitError, PlaitWarning
 from .commands import app
 from .sentences import UsageError, one_line, said, usage
 
 __all__ = ["app", "main"]
 
 
+def shown(usual: Callable[..., None]) -> Callable[..., None]:
+    """plait's own warnings are sentences for the user. All others are shown as Python shows them."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+        if issubclass(category, PlaitWarning):
+            print(one_line(str(message)), file=sys.stderr)
+        else:
+            usual(message, category, *rest, **options)
+
+    return show
+
+
 def main() -> None:
     """A sentence and exit code 2 for what the user can put right; a traceback for what is a fault of plait."""
     if isinstance(sys.stdout, TextIOWrapper):  # a name or a word that the terminal cannot show is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.showwarning = shown(warnings.showwarning)
     try:
         code = app(standalone_mode=False, prog_name="plait")
     except typer.Abort:

@@ -122,7 +122,8 @@ def describe(task: NamedTask, output: Output) -> None:
     threads = torch.get_num_threads()
     for line in [*data, f"{model}, {parameters:,} parameters"]:
         output.line(line)
-    output.line(f"engine {chosen}, {threads} thread{'s' if threads > 1 else ''}")
+    solver = "" if s.solver == "serial" else f", solver {s.solver}"
+    output.line(f"engine {chosen}, {threads} thread{'s' if threads > 1 else ''}{solver}")
 
 
 def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
@@ -138,6 +139,8 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
         validated = progress.history[-1]["validation"] is not None
         best = f"; validation was best in {progress.best_epoch}" if validated else ""
         output.line(f"{progress.epoch} epochs in {progress.seconds:.1f} s{best}")
+    if progress.history and (share := progress.history[-1].get("solved in parallel")) is not None:
+        output.line(f"{share:.1%} of the steps were solved in parallel in time; what follows is an exact walk")
     output.titled(task.table(metrics))
     output.line()
     word, command = task.afterwards(run.path)

@@ -10,7 +10,7 @@ from .. import engines
 from ..cells import Cell
 from ..engines import Layout, Needs, Prepared, Weights
 from ..engines.torch import unrolled
-from ..solvers import Serial, Solver
+from ..solvers import Serial, Solver, Visit
 from .held import Held
 
 SERIAL = Serial()
@@ -28,6 +28,7 @@ class Call(NamedTuple):
     solver: Solver = SERIAL
     held: Held | None = None  # the block of `plait.packed`, if the layer is in one
     number: int = 0  # of the layer, in a stack
+    visits: tuple[Visit, ...] = ()  # per direction: what a solver that sweeps knows of this call
 
     def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
         """The states; per direction its weights."""
@@ -63,7 +64,8 @@ def run(
     # an engine cannot read a view that is negated lazily, such as z.conj().imag: resolve_neg makes a copy of it
     state0 = [s.resolve_neg() for s in tensors[: len(call.cell.states)]] if call.stateful else None
     ps, engine = call.prepared(tensors), engines.get(call.engine)
-    return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep)
+    visits = {"visits": call.visits} if call.visits else {}
+    return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep, **visits)
 
 
 def run_vjp(
@@ -81,6 +83,7 @@ def run_vjp(
     d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
+    visits = {"visits": call.visits} if call.visits else {}
     found = call.solver.backward(
         engines.get(call.engine),
         call.prepared(tensors),
@@ -91,6 +94,7 @@ def run_vjp(
         call.layout,
         needs=wanted,
         spend=spend,
+        **visits,
     )
     result = [found.x]
     if states is not None:

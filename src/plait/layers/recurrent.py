@@ -13,7 +13,7 @@ from ..cells import Cell
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
 from ..layout import Layout, check_lengths
-from ..solvers import Solver
+from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
 from . import autograd, custom_op
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
@@ -28,6 +28,9 @@ class Recurrent(nn.RNNBase):
     engine = "auto"  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
     solver: Solver = SERIAL
     _plait_held = None  # the block of `plait.packed` (held.py), if the layer is in one
+    _plait_pasts: Pasts | None = None  # what the solver has learnt of this layer
+    _plait_visits: Sequence[Visit | None] = ()  # of the last call
+    _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
     def __init__(self, *args: Any, engine: str = "auto", solver: Solver = SERIAL, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,8 +40,20 @@ class Recurrent(nn.RNNBase):
         engine = "" if self.engine == "auto" else f", engine={self.engine!r}"
         return super().extra_repr() + engine + ("" if self.solver == SERIAL else f", solver={self.solver}")
 
+    @property
+    def last_solve(self) -> Solves:
+        """How the solver fared in the last call, over all layers and directions."""
+        visits = [v for v in self._plait_visits if v is not None]
+        there, back = ([s for v in visits if (s := getattr(v, name)) is not None] for name in ("forward", "backward"))
+        exact = None if visits else EXACT
+        return Solves(Solve.together(there) if there else EXACT, Solve.together(back) if back else exact)
+
     def forward(
-        self, input: Tensor | PackedSequence, hx: State | None = None, lengths: Tensor | Sequence[int] | None = None
+        self,
+        input: Tensor | PackedSequence,
+        hx: State | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        ids: Tensor | Sequence[int] | None = None,
     ) -> tuple[Any, State]:
         """As torch.nn's: the outputs of all steps, and the last states.
 
@@ -46,7 +61,14 @@ class Recurrent(nn.RNNBase):
         hx: the initial states, zeros if they are left out
         lengths: (B,), if the sequences of a padded batch have different lengths. Each runs to its own end. The outputs
         beyond it are zero, and the last states are those at its end.
+        ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
+        if ids is not None:
+            self.__dict__["_plait_ids"] = check_ids(ids, self.solver)
+            try:
+                return self.forward(input, hx, lengths)
+            finally:
+                del self.__dict__["_plait_ids"]
         if lengths is not None:
             return self._plait_lengths(input, hx, lengths)
         cell = self._plait_cell
@@ -97,7 +119,7 @@ class Recurrent(nn.RNNBase):
             hx = None if hx is None else tuple(permuted(s, permutation) for s in states_of(hx))
             layout = Layout.ragged(batch_sizes, batch_of(permutation, hx))
             check_arguments(self, rows, hx, batch_sizes, layout.B)
-            y, finals = self._plait_stack(engine, rows, hx, layout)
+            y, finals = self._plait_stack(engine, rows, hx, layout, permutation)
             finals = tuple(permuted(s, inverse) for s in finals)
             return PackedSequence(y, batch_sizes, permutation, inverse), state_of(finals)
         if input.dim() not in (2, 3):
@@ -121,12 +143,24 @@ class Recurrent(nn.RNNBase):
         return y.transpose(0, 1) if self.batch_first else y, state_of(finals)
 
     def _plait_stack(
-        self, engine: str, x: Tensor, hx: tuple[Tensor, ...] | None, layout: Layout
+        self,
+        engine: str,
+        x: Tensor,
+        hx: tuple[Tensor, ...] | None,
+        layout: Layout,
+        permutation: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)"""
         D, held = 2 if self.bidirectional else 1, self._plait_held
+        part = None
+        if self._plait_time is not None and torch.is_grad_enabled():
+            part = self._plait_time.part(layout)
+        if part is not None:
+            x, layout = part.take(x), part.layout
+            hx = None if hx is None else tuple(s[:, : layout.B].contiguous() for s in part.shared(hx))
         call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, self.solver, held)
-        opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None
+        visits = self._plait_visit(D, layout.B, permutation, part) if self.solver.sweeps else None
+        opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None and visits is None
         apply = custom_op.apply if opaque else autograd.apply
         finals: list[list[Tensor]] = []
         own: dict[str, Any] = self._parameters  # a parametrized one is not there
@@ -135,11 +169,47 @@ class Recurrent(nn.RNNBase):
             tensors = [] if hx is None else [s if self.num_layers == 1 else s[mine] for s in hx]
             for name in chain(*self._all_weights[mine]):
                 tensors.append(own[name] if name in own else getattr(self, name))
-            x, *last = apply(call if held is None else call._replace(number=layer), x, tensors)
+            if part is not None:
+                S = 0 if hx is None else len(hx)
+                tensors[S:] = part.shared(tensors[S:])
+            if held is not None or visits is not None:
+                call = call._replace(number=layer, visits=() if visits is None else visits[mine])
+            x, *last = apply(call, x, tensors)
             finals.append(last)
             if self.dropout and layer < self.num_layers - 1:
-                x = nn.functional.dropout(x, self.dropout, self.training)
+                if part is not None and self.training:
+                    x = part.dropout(x, self.dropout)
+                else:
+                    x = nn.functional.dropout(x, self.dropout, self.training)
+        if part is not None:
+            x, finals = part.give(x), [part.last(last, D) for last in finals]
         return x, tuple(finals[0] if len(finals) == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
+
+    def _plait_visit(self, D: int, B: int, permutation: Tensor | None, part: Any) -> tuple[Visit, ...]:
+        """One for each layer and direction."""
+        pasts = self._plait_pasts
+        if pasts is None or pasts.solver != self.solver.text:
+            pasts = self.__dict__["_plait_pasts"] = Pasts(self.solver.text)
+        ids = self.__dict__.get("_plait_ids")
+        if ids is not None:
+            whole = B if part is None else part.whole.B
+            if len(ids) != whole:
+                raise PlaitError(f"{len(ids)} ids for a batch of {whole}: expected one for each sequence.")
+            ids = (ids if permutation is None else ids[permutation])[:B]
+        links = [None if part is None else part.link(d == 1) for d in range(D)]
+        visits = [Visit(pasts.past(layer, d), ids, links[d]) for layer in range(self.num_layers) for d in range(D)]
+        self.__dict__["_plait_visits"] = visits
+        return tuple(visits)
+
+
+def check_ids(ids: Any, solver: Solver) -> Tensor:
+    try:
+        found = torch.as_tensor(ids, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(0)
+    if found.dim() != 1 or found.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise PlaitError(f"ids {ids!r:.60}: expected whole numbers, one for each sequence of the batch.")
+    return found
 
 
 def check_solver(solver: Solver) -> Solver:

@@ -8,7 +8,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .. import cells, engines
 from ..cells import Cell
-from .recurrent import Recurrent
+from ..solvers import Solver
+from .recurrent import Recurrent, check_solver
 
 
 class Twin(Recurrent):
@@ -26,10 +27,11 @@ class RNN(Twin, nn.RNN):
             input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
         )
-        y, h = layer(x, hx=None, lengths=None)
+        y, h = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
     those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
+    `ids` say which sequences these are, for a solver that starts from the states of their last visit.
     """
 
 
@@ -40,10 +42,11 @@ class LSTM(Twin, nn.LSTM):
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, proj_size=0, device=None, dtype=None, engine="auto", solver=plait.Serial(),
         )
-        y, (h, c) = layer(x, hx=None, lengths=None)
+        y, (h, c) = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
     those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
+    `ids` say which sequences these are, for a solver that starts from the states of their last visit.
     """
 
 
@@ -54,10 +57,11 @@ class GRU(Twin, nn.GRU):
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
         )
-        y, h = layer(x, hx=None, lengths=None)
+        y, h = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
     those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
+    `ids` say which sequences these are, for a solver that starts from the states of their last visit.
     """
 
 
@@ -65,17 +69,21 @@ TWINS: dict[type[nn.Module], type[Recurrent]] = {twin.__bases__[1]: twin for twi
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def accelerate(model: Model, engine: str = "auto") -> Model:
+def accelerate(model: Model, engine: str = "auto", solver: Solver | None = None) -> Model:
     """Gives every torch.nn.RNN, LSTM and GRU in the model plait's forward, in place, and returns the model.
 
     Parameters, hooks, parametrizations, flags and devices do not change. Your own subclasses of these layers are not
-    touched. The engine is also set for layers that are plait's already.
+    touched. Engine and solver are also set for layers that are plait's already; without a solver these keep theirs.
     """
     engines.check_name(engine)
+    if solver is not None:
+        check_solver(solver)
     for module in model.modules():
         _swap(module, TWINS)
         if isinstance(module, Recurrent):
             module.engine = engine
+            if solver is not None:
+                module.solver = solver
     return model
 
 
@@ -86,7 +94,7 @@ def restore(model: Model) -> Model:
     """
     for module in model.modules():
         if _swap(module, {ours: theirs for theirs, ours in TWINS.items()}):
-            for name in ("engine", "solver"):
+            for name in ("engine", "solver", "_plait_pasts", "_plait_visits", "_plait_time"):
                 module.__dict__.pop(name, None)
     return model
 

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from .. import solvers
 from ..data.text_batches import columns
 from ..errors import PlaitError
 from ..layout import Layout
@@ -45,6 +46,8 @@ class Together(Crew):
         self.told_times = 0
         self.all = [p for p in task.model.parameters() if p.requires_grad]
         self.parallel: Step | None = None
+        if mesh.shape.time > 1:
+            mesh.split_time(task.model)
         if mesh.shape.layers > 1:
             assert plan is not None
             self.parallel = Step(mesh, network_of(task), plan)
@@ -60,7 +63,8 @@ class Together(Crew):
             total = task.count(indices)
             value = self.passes(task, indices, total)
             wishes = wish()
-            value, stop, save = self.mesh.sum(value, wishes.stop, wishes.save)
+            mine = 0.0 if self.mesh.time_rank else value  # all time ranks have the same
+            value, stop, save = self.mesh.sum(mine, wishes.stop, wishes.save)
             return Stepped(value, total, Wishes(stop > 0, save > 0))
 
     def passes(self, task: Task, indices: Tensor, total: int) -> float:
@@ -115,16 +119,21 @@ class Together(Crew):
         with self.group.talking():
             self.collect_weights(state)
             mine = {f"carried.{k}": t for k, t in self.task.carried().items()} | {"random": torch.get_rng_state()}
+            mine |= {f"solver.{k}": t for k, t in solvers.state(self.task.model).items()}
             found = [unpacked(SENT, c)[0] for c in gathered(packed(mine, {}), self.mesh.everyone)]
         if found:
             state.random = {f"cpu@{r}": some["random"] for r, some in enumerate(found) if r}
+            state.solvers = {
+                f"{r}.{k}": t for r, some in enumerate(found) if r for k, t in with_prefix(some, "solver.").items()
+            }
             state.carried = self.merged([with_prefix(some, "carried.") for some in found])
 
     def merged(self, found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """What all ranks carry, as one process would: (layers, B, .) each."""
         shape, names = self.mesh.shape, found[0].keys()
         assert shape.data is not None
-        stages = [[found[r * shape.layers + s] for r in range(shape.data)] for s in range(shape.layers)]
+        each = shape.layers * shape.time
+        stages = [[found[r * each + s * shape.time] for r in range(shape.data)] for s in range(shape.layers)]
         return {
             name: torch.cat([torch.cat([some[name] for some in stage if name in some], 1) for stage in stages])
             for name in names
@@ -166,11 +175,11 @@ class Together(Crew):
             B = next(iter(carried.values())).shape[1]
             mine = columns(B, self.mesh.data_rank, shape.data)
             self.task.carry({name: t[first:end, mine].contiguous() for name, t in carried.items()})
-        if self.rank:
+        if self.rank >= shape.time:  # time ranks draw the same numbers
             if (found := state.random.get(f"cpu@{self.rank}")) is not None:
                 torch.set_rng_state(found)
             else:
-                torch.manual_seed((self.seed + self.rank * FAR) % 2**63)
+                torch.manual_seed((self.seed + self.rank // shape.time * FAR) % 2**63)
 
     def announce(self, run: Run) -> None:
         """Should all be started again, they go on with this run; before it has its name, only if it gets it."""

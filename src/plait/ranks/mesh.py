@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import PlaitError
+from ..layers import Recurrent
 from ..layout import Layout
 from .data import Reducer, make_reducer
 from .layers import Result, Stage
@@ -19,6 +20,7 @@ from .schedule import split
 from .shape import AXES, Shape
 from .stack import AnyHead, Loss, Network, Stack
 from .talk import all_ranks, new_group, tell_all
+from .time import split_time
 
 
 def backend(device: str) -> str:
@@ -34,6 +36,7 @@ class Mesh:
         loss = step(x, y, lengths)  # both passes; leaves .grad on the parameters that this rank holds
 
     data: ranks with different parts of a batch; None: as many as there are. layers: ranks that share the layers out.
+    time: ranks that share the steps out; see split_time
     way, micro, chunks: as in `--parallel data=2:server,layers=2:micro=2:chunks=7`
     ranks: which processes, if not all; the others make a mesh too, each of itself if there is nothing else
     """
@@ -65,7 +68,7 @@ class Mesh:
         places = (grid == dist.get_rank()).nonzero().tolist()
         if not places:
             raise PlaitError(f"rank {dist.get_rank()} is not in this mesh: its ranks are {everyone}.")
-        self.data_rank, self.stage, _ = d, l, t = places[0]
+        self.data_rank, self.stage, self.time_rank = d, l, t = places[0]
         # Not left to DeviceMesh: ranks that are not in the mesh would have to take part, and none has our timeout.
         groups = [new_group(line.tolist(), timeout) for line in (grid[:, l, t], grid[d, :, t], grid[d, l])]
         self.device_mesh = DeviceMesh.from_group(groups, "cpu", grid, mesh_dim_names=AXES)
@@ -89,6 +92,24 @@ class Mesh:
     def reducer(self, parameters: Sequence[nn.Parameter]) -> tuple[Reducer, str]:
         """What adds the gradients of these parameters over the data ranks, and how."""
         return make_reducer(parameters, self.group("data"), self.shape.way, self.hosts("data"), self.timeout)
+
+    def split_time(self, model: nn.Module) -> None:
+        """From now on the layers of a model share the steps of their sequences out among the time ranks.
+
+            mesh = plait.ranks.Mesh(time=2)
+            mesh.split_time(model)  # its layers have a solver that cuts time, such as plait.Shooting()
+            loss = criterion(model(x), y)  # all ranks alike: each has the whole input, output and loss
+            loss.backward()  # and the whole gradient
+
+        Give all time ranks the same batches, weights and random numbers.
+        """
+        for module in model.modules():
+            if isinstance(module, Recurrent) and not module.solver.sweeps:
+                raise PlaitError(
+                    f"time={self.shape.time} with solver {module.solver}: ranks would wait for each other; use one "
+                    "that cuts time, such as shooting (--solver shooting, solver=plait.Shooting())."
+                )
+        split_time(model, self.group("time"))
 
     def sum(self, *numbers: float) -> list[float]:
         """Each of them, added over all ranks."""

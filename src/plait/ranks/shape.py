@@ -30,8 +30,11 @@ class Shape:
                 raise PlaitError(f"a mesh with {name}={value!r}: expected a whole number from 1 to {MOST_RANKS}.")
         if self.way not in WAYS:
             raise unknown("a mesh with data ranks by", self.way, WAYS)
-        if self.time > 1:
-            raise PlaitError(f"--parallel time={self.time}: ranks along time are not supported yet; leave time out.")
+        if self.time > 1 and self.layers > 1:
+            raise PlaitError(
+                f"--parallel layers={self.layers},time={self.time}: the stages of a pipeline take the steps one after "
+                "another; use one of the two, with data= if you like."
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
@@ -68,11 +71,13 @@ class Shape:
     def __str__(self) -> str:
         """As it was given, without what is 1."""
         words = []
-        if self.data is not None and (self.data > 1 or self.layers == 1):
+        if self.data is not None and (self.data > 1 or self.layers == self.time == 1):
             words.append(f"data={self.data}" + (f":{self.way}" if self.way != "auto" else ""))
         if self.layers > 1:
             micro = f":micro={self.micro}" if self.micro > 1 else ""
             words.append(f"layers={self.layers}{micro}" + (f":chunks={self.chunks}" if self.chunks else ""))
+        if self.time > 1:
+            words.append(f"time={self.time}")
         return ",".join(words)
 
 

@@ -1,10 +1,19 @@
 """How a sequence is solved over time. Autograd calls a solver, and the solver calls an engine."""
 
-from ..errors import PlaitError
-from .base import Solver
-from .serial import Serial
+from collections.abc import Mapping
 
-SOLVERS: dict[str, type[Solver]] = {"serial": Serial}
+from torch import Tensor, nn
+
+from ..errors import PlaitError
+from .base import EXACT, Solve, Solver, Solves
+from .comparison import Comparison, compare, exactly
+from .forgetting import Memory, memory
+from .multigrid import Multigrid
+from .past import Past, Pasts, Visit
+from .serial import Serial
+from .shooting import Shooting
+
+SOLVERS: dict[str, type[Solver]] = {"serial": Serial, "shooting": Shooting, "multigrid": Multigrid}
 
 
 def find(text: str, key: int = 0) -> Solver:
@@ -22,4 +31,53 @@ def parse(text: str) -> Solver:
     return SOLVERS[name].of(options)
 
 
-__all__ = ["SOLVERS", "Serial", "Solver", "find", "parse"]
+def share(model: nn.Module) -> float | None:
+    """Of the calls that were trained on, how many were cut in time, in both passes; None if no layer has a solver that
+    cuts.
+    """
+    pasts = [m.__dict__["_plait_pasts"] for m in model.modules() if m.__dict__.get("_plait_pasts") is not None]
+    numbers = [past.numbers for some in pasts for past in some.found.values()]
+    calls = sum(n.get("calls", 0) for n in numbers)
+    return sum(n.get("cut", 0) for n in numbers) / calls if calls else None
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    """What the solvers of a model's layers have learnt, for a checkpoint: a run that goes on takes the same steps."""
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        pasts = module.__dict__.get("_plait_pasts")
+        if pasts is not None:
+            found |= {f"{name}/{key}": t for key, t in pasts.tensors()}
+    return found
+
+
+def load_state(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Takes that from a checkpoint."""
+    modules = dict(model.named_modules())
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, t in tensors.items():
+        name, _, rest = key.partition("/")
+        found.setdefault(name, {})[rest] = t
+    for name, some in found.items():
+        if not hasattr(modules.get(name), "_plait_cell"):
+            raise ValueError(f"it has the solver's numbers of a layer '{name}', which the model lacks")
+        modules[name].__dict__["_plait_pasts"] = pasts = Pasts(modules[name].solver.text)
+        pasts.load(some)
+
+
+__all__ = [
+    "EXACT",
+    "SOLVERS",
+    "Comparison",
+    "Memory",
+    "Multigrid",
+    "Past",
+    "Pasts",
+    "Serial",
+    "Shooting",
+    "Solve",
+    "Solver",
+    "Solves",
+    "Visit",
+]
+__all__ += ["compare", "exactly", "find", "load_state", "memory", "parse", "share", "state"]

@@ -94,7 +94,7 @@ class Classify(SampleTask):
         if not len(indices):
             return torch.zeros(()), 0
         train = self.data.parts["train"]
-        return self.nll(self.model(*train.batch(indices)), train.labels[indices]).mean(), len(indices)
+        return self.nll(self.model(*train.batch(indices), ids=indices), train.labels[indices]).mean(), len(indices)
 
     def nll(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, C), (B,) -> (B,)
         """-log p of the true classes, each times its weight."""

@@ -13,6 +13,7 @@ from ..data.sampler import Sampler
 from ..data.series import Scale, Series, Values
 from ..errors import PlaitError
 from ..layers import layer, packed
+from ..solvers import parse
 from ..training.run import Run
 from .base import SampleTask, Table
 from .memory import check_training, check_use
@@ -27,6 +28,7 @@ class Forecaster(nn.Module):
         super().__init__()
         s = settings
         options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, "engine": s.engine}
+        options["solver"] = parse(s.solver)
         self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options)
         self.decoder = layer(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
         self.head = nn.Linear(s.hidden, 1)

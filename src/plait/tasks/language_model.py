@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..layers import layer
 from ..layout import Layout
 from ..ranks.stack import AnyHead, Head, Later, Network
+from ..solvers import parse
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax, add_weights, by_rows
 
@@ -18,7 +19,8 @@ class LanguageModel(nn.Module):
     def __init__(self, s: LanguageSettings, V: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(V, s.width)
-        self.rnn = layer(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, engine=s.engine)
+        options: dict[str, Any] = {"engine": s.engine, "solver": parse(s.solver)}
+        self.rnn = layer(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, **options)
         self.adaptive = s.softmax == "adaptive" or (s.softmax == "auto" and V > FULL and not s.tied)
         tied = self.embedding.weight if s.tied else None
         self.softmax = AdaptiveSoftmax(s.hidden, V) if self.adaptive else Softmax(s.hidden, V, tied)

@@ -1,5 +1,7 @@
 """A network that says one thing about a whole sequence: recurrent layers, the last state or the mean, a linear map."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +9,7 @@ from ..data.sampler import longest_first
 from ..data.sequences import Sequences
 from ..layers import layer, packed, states_of
 from ..layout import Layout
+from ..solvers import parse
 from .settings import PooledSettings
 
 AT_ONCE = 2**15  # rows that are judged together, more or less
@@ -15,18 +18,24 @@ AT_ONCE = 2**15  # rows that are judged together, more or less
 class Pooled(nn.Module):
     def __init__(self, s: PooledSettings, inputs: int, outputs: int) -> None:
         super().__init__()
-        options = {"dropout": s.dropout if s.layers > 1 else 0.0, "bidirectional": s.bidirectional, "engine": s.engine}
+        options: dict[str, Any] = {
+            "dropout": s.dropout if s.layers > 1 else 0.0,
+            "bidirectional": s.bidirectional,
+            "engine": s.engine,
+        }
+        options["solver"] = parse(s.solver)
         self.rnn = layer(s.cell, inputs, s.hidden, s.layers, **options)
         self.dropout = nn.Dropout(s.dropout)
         self.pool, self.directions = s.pool, 1 + s.bidirectional
         self.head = nn.Linear(s.hidden * self.directions, outputs)
 
-    def forward(self, rows: Tensor, layout: Layout) -> Tensor:
-        """(N, inputs) -> (B, outputs), in the order in which the sequences were given"""
+    def forward(self, rows: Tensor, layout: Layout, ids: Tensor | None = None) -> Tensor:
+        """(N, inputs) -> (B, outputs), in the order in which the sequences were given; ids: which they are"""
+        known = {} if ids is None else {"ids": ids}
         if layout.batch_sizes is None:
-            y, state = self.rnn(rows.unflatten(0, (layout.T, layout.B)))
+            y, state = self.rnn(rows.unflatten(0, (layout.T, layout.B)), **known)
         else:
-            sequences, state = self.rnn(layout.packed_sequence(rows))
+            sequences, state = self.rnn(layout.packed_sequence(rows), **known)
             y = sequences.data
         if self.pool == "last":  # of the reverse direction, that is the state at the first step
             pooled = states_of(state)[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, directions * H)

@@ -38,7 +38,7 @@ class Regress(Task):
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         mine = self.train[indices]
-        predicted = self.model(*self.sequences.batch(mine))
+        predicted = self.model(*self.sequences.batch(mine), ids=mine)
         return nn.functional.mse_loss(predicted, self.targets[mine]), len(mine)
 
     def validate(self) -> float | None:

@@ -28,6 +28,9 @@ class NetworkSettings(TrainSettings):
     layers: int = option(1, "Layers.")
     dropout: float = option(0.0, "Dropout between layers.")
     engine: str = option("auto", "What runs the recurrence: see plait engines.")
+    solver: str = option(
+        "serial", "How time is solved: serial, shooting or multigrid; with options, as multigrid:levels=3,coarsening=4."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,9 +38,10 @@ class NetworkSettings(TrainSettings):
         between("layers", self.layers, 1, 1000)
         check_share("dropout", self.dropout)
         cells.get(self.cell)
-        from .. import engines  # torch comes with it
+        from .. import engines, solvers  # torch comes with them
 
         engines.check_name(self.engine)
+        solvers.parse(self.solver)
 
 
 @dataclass(frozen=True)

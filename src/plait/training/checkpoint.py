@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import solvers
 from ..errors import PlaitError
 from .crew import Crew
 from .files import read_plain
@@ -62,6 +63,7 @@ class State:
     # Of several processes, when they have been collected. A lone process has its own.
     carried: dict[str, Tensor] | None = None  # what all of them hand on to the next step, together
     random: dict[str, Tensor] = field(default_factory=dict)  # random states of ranks 1, 2, ...: cpu@1, cpu@2
+    solvers: dict[str, Tensor] = field(default_factory=dict)  # what the solvers of ranks 1, 2, ... have learnt: 1.name
 
     def save(self, run: Run) -> None:
         weights = self.task.model.state_dict()
@@ -70,6 +72,8 @@ class State:
         tensors |= {f"carried.{k}": v for k, v in carried.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors |= {f"random.{device}": state for device, state in (random_states() | self.random).items()}
+        learnt = {f"0.{k}": t for k, t in solvers.state(self.task.model).items()} | self.solvers
+        tensors |= {f"solver.{k}": t for k, t in learnt.items()}
         optimizer = self.optimizer.state_dict()
         for index, values in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
@@ -99,6 +103,9 @@ class State:
                 load_weights(self.task.model, self.best, path)
             load_weights(self.task.model, with_prefix(tensors, "model."), path)
             self.task.carry(with_prefix(tensors, "carried."))
+            self.solvers = with_prefix(tensors, "solver.")
+            solvers.load_state(self.task.model, with_prefix(self.solvers, f"{crew.rank}."))
+            self.solvers = {k: t for k, t in self.solvers.items() if not k.startswith("0.")}
             self.load_optimizer(with_prefix(tensors, "optimizer."), meta["groups"])
             self.load_schedule(meta["schedule"])
             self.progress = Progress.read(meta["progress"], len(self.task.sampler))

@@ -94,7 +94,7 @@ class Alone(Crew):
 
     def restore(self, state: "State") -> None:
         """All of it is its own. What other ranks had, in an earlier session, is gone."""
-        state.random = {}
+        state.random, state.solvers = {}, {}
 
 
 def fill_gradients(parameters: Iterable[nn.Parameter]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import solvers
 from ..errors import PlaitError
 from ..layers import packed
 from .checkpoint import Progress, State
@@ -185,6 +186,8 @@ class Loop:
             "rate": progress.count / max(1e-9, progress.seconds - since),
             **task.figures(),
         }
+        if (share := solvers.share(task.model)) is not None:
+            row["solved in parallel"] = share  # of all steps so far
         progress.history.append(row)
         progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0
         measure = loss if validation is None else validation

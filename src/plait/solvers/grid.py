@@ -1,0 +1,210 @@
+"""Sequences cut into pieces that run side by side, and which piece follows which."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engines import Engine, Layout, Prepared, Tape
+from ..kernels import pool
+from ..layout import Spans, Whole
+
+States = list[Tensor]
+
+
+class Grid:
+    """Pieces of c steps of every sequence of a layout. In reverse, the steps are counted from the end of each sequence.
+
+    Rows of the pieces are step after step, like those of any layout. Everything else that has one row for each piece is
+    in the order of the pieces: (n, .).
+    """
+
+    def __init__(self, whole: Layout, c: int, reverse: bool = False) -> None:
+        self.whole, self.c, self.reverse = whole, c, reverse
+        self.layout, rows, piece, sequence = whole.pieces(c)
+        self.walk = whole.backwards if reverse else None  # (N,): for each row in the order of the walk, its row
+        self.rows = rows if self.walk is None else self.walk[rows]  # (N,): for each row of the pieces, its row
+        self.piece, self.sequence = piece.numpy(), sequence.numpy()  # (n,) each
+        self.n = len(self.piece)
+        self.place = place = np.full((int(self.piece.max(initial=0)) + 1, whole.B), -1)
+        place[self.piece, self.sequence] = np.arange(self.n)  # the number of each piece
+        self.first = torch.from_numpy(place[0].copy())  # (B,)
+        counts = (place >= 0).sum(0)
+        self.last = torch.from_numpy(place[counts - 1, np.arange(whole.B)])  # (B,)
+        inner = np.flatnonzero(self.piece > 0)
+        self.inner = torch.from_numpy(inner)  # (m,): the pieces that another one leads to
+        self.of_inner = self.piece[inner], self.sequence[inner]  # (m,) each
+        self.before = torch.from_numpy(place[self.of_inner[0] - 1, self.of_inner[1]])  # (m,): that other one
+        self.found: dict[int, Spans] = {}  # windows of a number of steps
+
+    @staticmethod
+    def of(layout: Layout, c: int, reverse: bool) -> "Grid":
+        """Those of dense batches are the same for all batches of a shape."""
+        if layout.batch_sizes is None:
+            return dense_grid(layout.T, layout.B, c, reverse)
+        key = "grid", c, reverse
+        if key not in layout.cache:
+            layout.cache[key] = Grid(layout, c, reverse)
+        found: Grid = layout.cache[key]
+        return found
+
+    def row_of(self, sequence: Whole, step: Whole) -> Tensor:
+        """The row in the pieces, of a step of a sequence."""
+        piece, step = np.divmod(step, self.c)
+        return torch.from_numpy(self.layout.first_rows[step] + self.place[piece, sequence])
+
+    @property
+    def places(self) -> Tensor:  # (N,)
+        """For each row of the layout, its row in the pieces."""
+        if not hasattr(self, "_places"):
+            self._places = torch.empty_like(self.rows)
+            self._places[self.rows] = torch.arange(len(self.rows))
+        return self._places
+
+    def windows(self, steps: Whole, leaves: int = 0) -> Spans:  # (m + leaves,)
+        """So many steps before each inner piece, or as many as there are; and before the ends of the first sequences.
+        Rows are those of the layout.
+        """
+        (piece, sequence), most = self.of_inner, int(steps.max(initial=0))
+        is_even = not leaves and (steps == most).all()
+        if is_even and most in self.found:
+            return self.found[most]
+        end = np.concatenate([piece * self.c, self.whole.lengths[:leaves]])
+        sequence = np.concatenate([sequence, np.arange(leaves)])
+        spans = self.whole.spans(sequence, np.maximum(0, end - steps), end)
+        if self.walk is not None:
+            spans = spans._replace(rows=self.walk[spans.rows])
+        if is_even:
+            self.found[most] = spans
+        return spans
+
+    def some(self, pieces: Tensor, first: int, end: int) -> Spans:
+        """The steps from `first` up to `end` of some pieces, all longer than `first`. Rows are those of the pieces."""
+        which = pieces.numpy()
+        ends = np.minimum(self.layout.lengths[which], end)
+        return self.layout.spans(which, np.full_like(ends, first), ends)
+
+    def states_at(self, tape: Tape, pieces: Tensor, step: Whole) -> States:  # (n, .) each
+        """What some pieces have before a step of theirs."""
+        rows = torch.from_numpy(np.where(step > 0, self.layout.first_rows[step - 1] + pieces.numpy(), 0))
+        is_first = torch.from_numpy(step == 0).unsqueeze(1)
+        pairs = zip(tape.initial, tape.states, strict=True)
+        return [torch.where(is_first, initial[pieces], states[rows]) for initial, states in pairs]
+
+
+class Link(Protocol):
+    """The ranks with the steps before and after this one's, in the order of a walk.
+
+    enters, leaves: how many sequences come from the rank before, and go on to the one after. They are the longest.
+    """
+
+    enters: int
+    leaves: int
+    steps: int  # of the whole sequences
+
+    def on(self, values: States) -> States:  # (leaves, .) each -> (enters, .)
+        """What the sequences have that leave this rank, to the one after -> from the one before"""
+
+    def back(self, values: States) -> States:  # (enters, .) -> (leaves, .)
+        """The other way round."""
+
+    def arrived(self, like: States, *, back: bool = False) -> States:
+        """Waits for what the rank before sends; back: the one after"""
+
+    def send(self, values: States, *, back: bool = False) -> None:
+        """What the other one waits for."""
+
+    def most(self, *numbers: float) -> list[float]:
+        """The largest of each, over all ranks."""
+
+    def all_rows(self, values: States) -> States:
+        """Those of all ranks, one after another in the order of the walk."""
+
+    def departures(self, c: int) -> tuple[Whole, Whole]:  # (B,) each
+        """If all ranks cut their sequences into pieces of c steps: how many departures each sequence has, on all ranks,
+        and on those before this one.
+        """
+
+    def whole_initial(self, initial: States) -> States:  # (B, .) each
+        """The initial states of all sequences of the whole batch. Each rank knows those of the sequences that start in
+        its part.
+        """
+
+
+class Joints:
+    """Where pieces meet: each departure is a piece that another one follows, each arrival is such a piece. Those that
+    meet a piece of another rank come last.
+    """
+
+    def __init__(self, grid: Grid, link: Link | None) -> None:
+        self.grid, self.link = grid, link
+        self.departures, self.arrivals = grid.before, grid.inner  # (m,) each: the numbers of pieces
+        if link is not None:
+            self.departures = torch.cat([grid.before, grid.last[: link.leaves]])
+            self.arrivals = torch.cat([grid.inner, grid.first[: link.enters]])
+
+    def on(self, values: States) -> States:
+        """What departures have -> what arrivals get"""
+        return values if self.link is None else self.over(values, len(self.grid.before), self.link.on)
+
+    def back(self, values: States) -> States:
+        """What arrivals have -> what departures get"""
+        return values if self.link is None else self.over(values, len(self.grid.inner), self.link.back)
+
+    @staticmethod
+    def over(values: States, mine: int, carry: Callable[[States], States]) -> States:
+        others = carry([v[mine:] for v in values])
+        return [torch.cat([v[:mine], other]) for v, other in zip(values, others, strict=True)]
+
+    def most(self, *numbers: float) -> list[float]:
+        return list(numbers) if self.link is None else self.link.most(*numbers)
+
+
+@lru_cache(64)
+def dense_grid(T: int, B: int, c: int, reverse: bool) -> Grid:
+    return Grid(Layout(T, B), c, reverse)
+
+
+class Line:
+    """One direction of a layer. Solvers walk it forward: in reverse the grid has turned the rows round."""
+
+    def __init__(self, engine: Engine, p: Prepared) -> None:
+        self.engine, self.reverse = engine, p.reverse
+        self.p = engine.prepare(p.cell, p.weights, False) if p.reverse else p
+        self.widths = p.widths
+
+    def zeros(self, count: int, like: Tensor) -> States:
+        return [like.new_zeros(count, width) for width in self.widths]
+
+    def initial(self, state0: Sequence[Tensor] | None, d: int, B: int, like: Tensor) -> States:  # (B, .) each
+        """The states that the sequences start from, of direction d."""
+        return self.zeros(B, like) if state0 is None else [s[d] for s in state0]
+
+
+def taken(matrix: Tensor, rows: Tensor) -> Tensor:  # (N, .), (n,) -> (n, .)
+    """These rows, in memory that is used again at the next step of training."""
+    return torch.index_select(matrix, 0, rows, out=pool.empty(matrix, len(rows), matrix.shape[1], exact=True))
+
+
+def norms(states: Sequence[Tensor]) -> Tensor:  # (n, .) each -> (n,)
+    """Of all states of a sequence together."""
+    total = states[0].square().sum(1)
+    for s in states[1:]:
+        total = total + s.square().sum(1)
+    return total.sqrt_()
+
+
+def largest(gaps: Sequence[Tensor], states: Sequence[Tensor]) -> float:
+    """Of the gaps, as `relative` has them; 0 if there is none."""
+    found = relative(gaps, states)
+    return float(found.max()) if len(found) else 0.0
+
+
+def relative(gaps: Sequence[Tensor], states: Sequence[Tensor]) -> Tensor:  # (m, .), (n, .) -> (m,)
+    """The size of each gap, in units of the mean square of the states."""
+    size = norms(states).square().mean().sqrt()
+    found = norms(gaps)
+    return torch.where(found == 0, found, found / size)

@@ -1,0 +1,347 @@
+"""Solvers that cut time: they give what an exact walk gives, say how far they are off, and know when they are wrong."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from tests.some_cells import PeepholeLSTM
+from torch import Tensor, nn
+
+import plait
+from plait import PlaitError, solvers
+from plait.bench import time_nets
+from plait.errors import PlaitWarning
+
+BOUNDS = {torch.float64: 1e-8, torch.float32: 1e-5}
+CELLS = ["rnn", "rnn_relu", "lstm", "gru", "implicit_gru", PeepholeLSTM]
+
+
+def results(layer: nn.Module, x: Tensor, hx=None, lengths=None, ids=None, seed: int = 1) -> list[Tensor]:
+    """Outputs, last states, and gradients of the input, the initial states and all weights."""
+    y, state = layer(x, hx, lengths, ids)
+    states = plait.layers.states_of(state)
+    generator = torch.Generator().manual_seed(seed)
+    loss = sum((t * torch.randn(t.shape, generator=generator, dtype=t.dtype)).sum() for t in (y, *states))
+    given = () if hx is None else plait.layers.states_of(hx)
+    return [y.detach(), *(s.detach() for s in states), *torch.autograd.grad(loss, [x, *given, *layer.parameters()])]
+
+
+def worst(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(
+        float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in zip(found, expected, strict=True)
+    )
+
+
+class Problem:
+    def __init__(self, cell, T: int, *, ragged=False, dtype=torch.float64, layers=2, both=True, seed=0, **options):
+        torch.manual_seed(seed)
+        self.B, D = 3, 1 + both
+        self.layer = plait.layer(cell, 5, 9, layers, bidirectional=both, dtype=dtype, **options)
+        self.x = torch.randn(T, self.B, 5, dtype=dtype, requires_grad=True)
+        count = len(self.layer._plait_cell.states)
+        hx = tuple(torch.randn(layers * D, self.B, 9, dtype=dtype, requires_grad=True) for _ in range(count))
+        self.hx = hx if count > 1 else hx[0]
+        self.lengths = [max(1, T // 2), T, max(1, T - 3)] if ragged else None
+        self.exact = self.with_solver(plait.Serial())
+
+    def with_solver(self, solver: solvers.Solver, **more) -> list[Tensor]:
+        self.layer.solver = solver
+        return results(self.layer, self.x, self.hx, self.lengths, **more)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@pytest.mark.parametrize("T", [1, 2, 7, 33, 200])
+def test_shooting_is_exact_within_its_tolerance(cell, T, ragged) -> None:
+    """With warm-ups that are too short, so that the repairs do the work; also from the states of the last visit."""
+    problem = Problem(cell, T, ragged=ragged)
+    for warmup in (0, 3):
+        solver = plait.Shooting(chunks=4, tolerance=1e-9, warmup=warmup, fallback=False)
+        for ids in (None, [3, 1, 2], [3, 1, 2]):
+            assert worst(problem.with_solver(solver, ids=ids), problem.exact) < 1e-8
+    solve = problem.layer.last_solve
+    assert (solve.forward.split, solve.backward.split) == (T > 1, T > 1)
+    assert solve.forward.converged
+    assert solve.backward.converged
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@pytest.mark.parametrize(
+    ("T", "levels", "c", "relax"),
+    [(1, 1, 2, "F"), (200, 1, 4, "F"), (7, 2, 2, "F"), (24, 3, 2, "FCF"), (50, 2, 4, "FCF"), (35, 2, 6, "F")],
+)
+def test_multigrid_with_enough_iterations_is_exact(cell, ragged, T, levels, c, relax) -> None:
+    problem = Problem(cell, T, ragged=ragged)
+    count = T // c + 1
+    solver = plait.Multigrid(levels, c, count, count, relax=relax, fallback=False)
+    for ids in (None, [3, 1, 2], [3, 1, 2]):
+        assert worst(problem.with_solver(solver, ids=ids), problem.exact) < 1e-8
+    assert problem.layer.last_solve.forward.split == (levels > 1)
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch:steps", "numpy", "python"])
+@pytest.mark.parametrize(
+    "solver", [plait.Shooting(4, 1e-9, 2, False), plait.Multigrid(2, 4, 6, 6, fallback=False)], ids=str
+)
+def test_any_engine(engine, solver) -> None:
+    problem = Problem("lstm", 20, layers=1, ragged=True, engine=engine)
+    assert worst(problem.with_solver(solver), problem.exact) < 1e-8
+
+
+@pytest.mark.parametrize(
+    "solver", [plait.Shooting(4, 1e-6, 8, False), plait.Multigrid(2, 4, 12, 12, fallback=False)], ids=str
+)
+@pytest.mark.parametrize("cell", ["lstm", "implicit_gru"])
+def test_float32(cell, solver) -> None:
+    problem = Problem(cell, 40, dtype=torch.float32, ragged=True)
+    assert worst(problem.with_solver(solver), problem.exact) < BOUNDS[torch.float32]
+
+
+def test_three_levels_converge_as_the_published_method_does() -> None:
+    """3 levels, coarsening 2, 20 iterations, 24 steps: within 1e-6; and each iteration brings it nearer."""
+    problem = Problem("implicit_gru", 24, layers=1, both=False)
+    errors = [
+        worst(problem.with_solver(plait.Multigrid(3, 2, n, n, fallback=False)), problem.exact) for n in (1, 2, 4, 20)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 1e-3
+    assert errors[-1] < 1e-6
+
+
+def test_a_solver_says_how_it_fared() -> None:
+    problem = Problem("implicit_gru", 64, layers=1, both=False)
+    problem.with_solver(plait.Multigrid(2, 4, 2, 1, fallback=False))
+    there, back = problem.layer.last_solve
+    assert (there.iterations, back.iterations) == (2, 1)
+    assert 1e-6 < there.residual < 1
+    assert not there.converged
+    assert there.work > 2
+    problem.with_solver(plait.Multigrid(2, 4, tolerance=1e-3, fallback=False))
+    assert problem.layer.last_solve.forward.converged
+    problem.with_solver(plait.Serial())
+    problem.layer.solver = plait.Shooting(4)
+    with torch.no_grad():
+        y, _ = problem.layer(problem.x, problem.hx)
+    assert torch.equal(y, problem.exact[0])  # without gradients it is one exact walk
+    assert not problem.layer.last_solve.forward.split
+
+
+def test_retained_graphs_and_second_derivatives() -> None:
+    problem = Problem("gru", 40, layers=1)
+    problem.layer.solver = plait.Shooting(4, warmup=8, fallback=False)
+    y, _ = problem.layer(problem.x)
+    first = torch.autograd.grad(y.square().sum(), problem.x, retain_graph=True)[0]
+    second = torch.autograd.grad(y.square().sum(), problem.x, retain_graph=True)[0]
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
+    (g,) = torch.autograd.grad(y.square().sum(), problem.x, create_graph=True)
+    assert torch.autograd.grad(g.square().sum(), problem.x)[0].isfinite().all()
+
+
+def test_dropout_accelerate_and_compile(dynamo) -> None:
+    model = nn.Sequential(nn.GRU(5, 9, 2, dropout=0.5))
+    plait.accelerate(model, solver=plait.Shooting(4, fallback=False))
+    x = torch.randn(40, 2, 5)
+    found = plait.compare(model, lambda: model(x)[0].square().sum())
+    assert 0 < found.gradient < 0.01
+    with dynamo.config.patch(allow_rnn=True):
+        y, _ = torch.compile(model, backend="eager")(x)
+    y.sum().backward()
+    assert model[0].last_solve.backward.split
+    plait.restore(model)
+    assert type(model[0]) is nn.GRU
+    assert not {"solver", "_plait_pasts"} & model[0].__dict__.keys()
+
+
+# --- networks that remember
+@pytest.fixture(scope="module")
+def recall() -> time_nets.Net:
+    """It says again what it was told 20 steps ago."""
+    torch.manual_seed(0)
+    return time_nets.train("recall", "implicit_gru", 32, time_nets.recall, 20, steps=1200)
+
+
+@pytest.fixture(scope="module")
+def latch() -> time_nets.Net:
+    """It says what it was told at the last trigger: a start from zeros is wrong until the next one."""
+    return time_nets.train("latch", "implicit_gru", 32, time_nets.hold, 60, steps=700)
+
+
+def error(net: time_nets.Net, T: int, seed: int = 3, **options) -> float:
+    x, y = net.data(T, 1, net.delay, torch.Generator().manual_seed(seed))
+    model = nn.ModuleList([net.rnn, net.head])
+    return plait.compare(model, lambda: net.mean_loss(x, y, **options)).gradient
+
+
+def test_memory_is_measured(recall, latch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    fresh = plait.memory(plait.ImplicitGRU(16, 32), recall.data(1024, 2, 20, generator)[0])
+    trained = plait.memory(recall.rnn, recall.data(1024, 2, 20, generator)[0])
+    held = plait.memory(latch.rnn, latch.data(1024, 2, 60, generator)[0])
+    assert fresh.perturbation < 25 < trained.perturbation < 200
+    assert held.zero_start > held.perturbation  # it latches: a push is forgotten long before a wrong start is
+    assert "a push is forgotten after" in str(trained)
+    both = plait.memory(plait.GRU(16, 8, 2, bidirectional=True, batch_first=True), torch.randn(2, 64, 16))
+    assert len(both.layers) == 4
+    with pytest.raises(PlaitError, match="give longer ones"):
+        plait.memory(recall.rnn, torch.randn(3, 1, 16))
+
+
+@pytest.mark.parametrize("solver", [plait.Shooting(), plait.Shooting(4), plait.Shooting(4, warmup=16)], ids=str)
+def test_shooting_on_networks_that_remember(recall, latch, solver) -> None:
+    for net in (recall, latch):
+        net.rnn.solver = solver
+        net.rnn.__dict__.pop("_plait_pasts", None)
+        for step in range(6):
+            x, y = net.data(2048, 1, net.delay, torch.Generator().manual_seed(step % 2))
+            assert error(net, 2048, step % 2, ids=torch.tensor([step % 2])) < 0.01
+            net.mean_loss(x, y, ids=torch.tensor([step % 2])).backward()  # it learns
+        assert solvers.share(net.rnn) > 0
+
+
+def test_multigrid_names_its_divergence_and_is_exact_then(recall) -> None:
+    net, recall.rnn.solver = recall, plait.Multigrid(fallback=False)
+    net.rnn.__dict__.pop("_plait_pasts", None)
+    assert error(net, 512) > 0.5
+    net.rnn.solver = plait.Multigrid()
+    x, y = net.data(512, 1, net.delay, torch.Generator().manual_seed(3))
+    with pytest.warns(PlaitWarning, match=r"solver multigrid: does not converge on this network .* plait.Shooting\(\)"):
+        net.mean_loss(x, y).backward()
+    assert not net.rnn.last_solve.forward.split
+    assert error(net, 512) == 0
+
+
+def test_a_network_that_does_not_forget_is_walked_in_one_go() -> None:
+    """A unit that only adds up: what went in at the first step is there at the last."""
+    torch.manual_seed(0)
+    layer = plait.RNN(4, 8, nonlinearity="relu", solver=plait.Shooting(4))
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.eye(8))
+        layer.bias_hh_l0.zero_()
+    x, model = torch.rand(2048, 1, 4), nn.ModuleList([layer])
+
+    def steps() -> None:
+        for _ in range(5):
+            assert plait.compare(model, lambda: layer(x)[0].square().mean()).gradient < 0.01
+            layer(x)[0].square().mean().backward()
+
+    with pytest.warns(PlaitWarning, match=r"this network does not forget within .* walked in one go"):
+        steps()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        layer(x)
+    assert not layer.last_solve.forward.split
+
+
+def test_auto_leaves_alone_what_does_not_pay() -> None:
+    layer = plait.GRU(4, 8, solver=plait.Shooting())
+    with pytest.warns(PlaitWarning, match=r"a batch of 100 keeps .* threads? busy by itself"):
+        layer(torch.randn(2000, 100, 4))
+    layer = plait.GRU(4, 8, solver=plait.Shooting())
+    with pytest.warns(PlaitWarning, match="sequences of 100 steps, and warm-ups of 192: they are too short"):
+        layer(torch.randn(100, 1, 4))
+
+
+def test_checks_say_the_error_and_tighten(recall) -> None:
+    net = recall
+    x, y = net.data(512, 1, net.delay, torch.Generator().manual_seed(3))
+    net.rnn.solver = plait.Multigrid(3, 4, 2, 1, fallback=False, check_every=2)
+    net.mean_loss(x, y).backward()
+    with pytest.warns(PlaitWarning, match=r"the gradient is .* off an exact walk's, after 2 calls"):
+        net.mean_loss(x, y).backward()
+    net.rnn.solver = plait.Shooting(4, check_every=1)
+    with pytest.warns(PlaitWarning, match=r"the gradient is 0\.\d\d% off"):
+        net.mean_loss(x, y).backward()
+
+
+# --- what a checkpoint has
+def test_what_a_solver_has_learnt_goes_into_a_checkpoint(recall) -> None:
+    def train(rnn: nn.Module, steps: range) -> None:
+        for step in steps:
+            x, _ = recall.data(1024, 2, 20, torch.Generator().manual_seed(step % 3))
+            rnn.zero_grad()
+            rnn(x, ids=[2 * (step % 3), 2 * (step % 3) + 1])[0].square().mean().backward()
+            with torch.no_grad():
+                for p in rnn.parameters():
+                    p -= 0.01 * p.grad
+
+    layer = copy.deepcopy(recall.rnn)
+    layer.solver = plait.Shooting(4)
+    train(layer, range(4))
+    other = plait.ImplicitGRU(16, 32, solver=plait.Shooting(4))
+    other.load_state_dict(layer.state_dict())
+    saved = {k: t.clone() for k, t in solvers.state(layer).items()}
+    assert any(".states." in name for name in saved)
+    train(layer, range(4, 8))
+    solvers.load_state(other, saved)
+    train(other, range(4, 8))
+    for a, b in zip(layer.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    forgetful = plait.ImplicitGRU(16, 32, solver=plait.Shooting(4))
+    forgetful.load_state_dict(layer.state_dict())
+    with pytest.raises(ValueError, match="which the model lacks"):
+        solvers.load_state(forgetful, {"gone/0.0.number.cold": torch.tensor(3)})
+
+
+def test_stored_states_have_a_bound(monkeypatch) -> None:
+    monkeypatch.setattr("plait.solvers.past.MOST_STORED", 10 * 3 * 8 * 4)  # ten sequences, three boundaries, 8 units
+    layer = plait.GRU(4, 8, solver=plait.Shooting(4, fallback=False))
+    for first in (0, 4, 8, 0):
+        layer(torch.randn(40, 4, 4), ids=range(first, first + 4))[0].sum().backward()
+    store = layer._plait_pasts.past(0, 0).store
+    assert len(store.slots) == 10
+    assert {*range(4), *range(8, 12)} <= store.slots.keys()  # those of the last visits
+    assert sorted(store.slots.values()) == list(range(10))
+
+
+# --- what is wrong
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("multigrid:coarsening=1", "coarsening=1: expected a whole number from 2"),
+        ("multigrid:levels=0", "levels=0: expected a whole number from 1"),
+        ("multigrid:relax=FF", "relax=FF: expected F or FCF"),
+        ("multigrid:tolerance=x", "tolerance=x: expected a number, or None"),
+        ("multigrid:depth=3", "option 'depth' is not known; it has levels, coarsening"),
+        ("shooting:tolerance=0", r"tolerance=0.0: expected a number above 0 and below 1 \(for exact gradients use"),
+        ("shooting:tolerance=nan", "tolerance=nan: expected a number above 0"),
+        ("shooting:chunks=0", "chunks=0: expected a whole number from 1"),
+        ("shooting:chunks=2.5", "chunks=2.5: expected a whole number, or auto"),
+        ("shooting:fallback=maybe", "fallback=maybe: expected yes or no"),
+        ("serial:levels=3", "option 'levels' is not known; it has no options"),
+        ("parareal", "solver 'parareal': expected one of serial, shooting, multigrid"),
+    ],
+)
+def test_options_that_make_no_sense(text, sentence) -> None:
+    with pytest.raises(PlaitError, match=sentence):
+        solvers.parse(text)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        plait.Shooting(),
+        plait.Shooting(4, 0.02, 8, False),
+        plait.Multigrid(),
+        plait.Multigrid(2, 8, relax="F", tolerance=0.1),
+    ],
+    ids=str,
+)
+def test_a_text_makes_the_same_solver(solver) -> None:
+    assert solvers.parse(solver.text) == solver
+    assert copy.deepcopy(solver) == solver
+
+
+def test_input_that_makes_no_sense() -> None:
+    layer = plait.GRU(4, 8, solver=plait.Multigrid(3, 4))
+    with pytest.raises(PlaitError, match=r"3 levels of coarsening 4 need at least 16 steps, .* have 10: use at most 2"):
+        layer(torch.randn(10, 1, 4))
+    for solver in (plait.Shooting(4), plait.Shooting(4, fallback=False), plait.Multigrid(2, fallback=False)):
+        layer.solver = solver
+        with pytest.raises(PlaitError, match="the states are not finite"):
+            layer(torch.full((40, 1, 4), float("nan")))
+    with pytest.raises(PlaitError, match="3 ids for a batch of 2"):
+        layer(torch.randn(40, 2, 4), ids=[1, 2, 3])
+    with pytest.raises(PlaitError, match=r"ids .*: expected whole numbers"):
+        layer(torch.randn(40, 2, 4), ids=["a", "b"])
