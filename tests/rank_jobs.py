@@ -793,3 +793,30 @@ def over_time(
         result["split"].append(layer.last_solve.backward.split)
     result["bytes"] = [t.numpy().tobytes() for t in found]
     return result
+
+
+def odd_calls_over_time() -> dict[str, Any]:
+    """On two time ranks: layers that need no gradient, a comparison, a second derivative, a walk without a solver."""
+    mesh = Mesh(data=1, time=2)
+    torch.manual_seed(0)
+    layer = plait.layer("gru", 5, 7, 2, dtype=torch.float64, solver=plait.Shooting(4, 1e-9, 3, False))
+    x = torch.randn(40, 2, 5, dtype=torch.float64)
+    with torch.no_grad():
+        exact, _ = layer(x)
+    mesh.split_time(layer)
+    found: dict[str, Any] = {"compared": plait.compare(layer, lambda: layer(x)[0].square().sum()).gradient}
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        getattr(layer, name).requires_grad_(False)  # the first layer is frozen, the second learns
+    found["half frozen"] = float((layer(x)[0] - exact).abs().max())
+    layer.requires_grad_(False)
+    found["frozen"] = float((layer(x)[0] - exact).abs().max())
+    layer.requires_grad_(True)
+    (g,) = torch.autograd.grad(layer(x)[0].square().sum(), layer.weight_hh_l0, create_graph=False)
+    found["gradient"] = g.numpy()
+    try:
+        torch.autograd.grad(layer(x)[0].square().sum(), layer.weight_hh_l0, create_graph=True)
+    except PlaitError as e:
+        found["second"] = str(e)
+    layer.solver = plait.Serial()
+    found["serial"] = float((layer(x)[0] - exact).abs().max())
+    return found

@@ -287,7 +287,7 @@ class Spans(NamedTuple):
     order: Tensor  # (n,): the number of each part, as they were given
 
 
-@lru_cache(256)
+@lru_cache(16)
 def dense_pieces(T: int, B: int, c: int) -> Pieces:
     """They are the same for all batches of that shape."""
     return Layout(T, B)._pieces(c)

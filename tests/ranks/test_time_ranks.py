@@ -11,7 +11,7 @@ from tests.tasks.test_classify import SMALL, write_waves
 from plait import PlaitError
 from plait.ranks.shape import Shape
 from processes import started
-from rank_jobs import Team, over_time
+from rank_jobs import Team, odd_calls_over_time, over_time
 
 SHOOTING = "shooting:chunks=6,tolerance=1e-09,warmup={},fallback=False"
 MULTIGRID = "multigrid:levels={},coarsening=2,forward_iterations={n},backward_iterations={n},fallback=False"
@@ -86,6 +86,19 @@ def test_ranks_that_walk_one_after_another(team: Team, ragged: bool) -> None:
 def test_warm_ups_that_are_longer_than_a_part(team: Team) -> None:
     """The first steps of a part are then guessed from zeros, and the repairs put them right."""
     check(team, 3, "implicit_gru", 50, True, "shooting:chunks=7,tolerance=1e-09,fallback=False")
+
+
+def test_odd_calls() -> None:
+    team = Team(2)
+    try:
+        found = team.ask(odd_calls_over_time)
+    finally:
+        team.close()
+    for f in found:
+        assert f["compared"] < 1e-8
+        assert max(f["half frozen"], f["frozen"], f["serial"]) < 1e-8
+        assert (f["gradient"] == found[0]["gradient"]).all()
+        assert f["second"] == "second derivatives on time ranks are not supported: use one process, or data ranks."
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -223,7 +223,15 @@ def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
 
 
 # --- runs that go on -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("options", [(), ("--layers", "2", "--dropout", "0.3", "--bidirectional", "--cell", "lstm")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--layers", "2", "--dropout", "0.3", "--bidirectional", "--cell", "lstm"),
+        ("--solver", "shooting:chunks=3,warmup=2"),
+        ("--solver", "multigrid:levels=2,coarsening=2", "--cell", "implicit_gru"),
+    ],
+)
 def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...], plait) -> None:
     write_waves()
     length = ("--epochs", "40", "--save-every", "0")
@@ -241,6 +249,25 @@ def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...
     assert "goes on in epoch " in out
     whole, found = weights(Path("whole")), weights(Path("run"))
     assert whole.keys() == found.keys()
+    assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["shooting", "multigrid:levels=3,coarsening=4", "shooting:chunks=4,fallback=no"])
+def test_a_solver_on_uci_har_goes_on_to_the_same_bits(solver: str, plait) -> None:
+    data = str(data_file("uci-har-reduced.zip"))
+    options = ("--data", data, "--cell", "implicit_gru", "--hidden", "32", "--epochs", "3", "--solver", solver)
+    assert plait("train", "classify", *options, "--out", "whole")[0] == 0
+    process = started("train", "classify", *options, "--save-every", "0", "--out", "run")
+    state, seen = Path("run/state.safetensors"), set[int]()
+    while len(seen) < 40:
+        assert process.poll() is None, process.communicate()
+        if state.exists():
+            seen.add(state.stat().st_mtime_ns)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert plait("train", "classify", "--resume", "run")[0] == 0
+    whole, found = weights(Path("whole")), weights(Path("run"))
     assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
 
 

@@ -140,7 +140,7 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
         best = f"; validation was best in {progress.best_epoch}" if validated else ""
         output.line(f"{progress.epoch} epochs in {progress.seconds:.1f} s{best}")
     if progress.history and (share := progress.history[-1].get("solved in parallel")) is not None:
-        output.line(f"{share:.1%} of the steps were solved in parallel in time; what follows is an exact walk")
+        output.line(f"{share:.1%} of the passes through a layer were cut in time; what follows is an exact walk")
     output.titled(task.table(metrics))
     output.line()
     word, command = task.afterwards(run.path)

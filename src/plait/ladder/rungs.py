@@ -3,6 +3,7 @@
 1. every derivative rule, and the traced derivative of every cell, for steps of several lengths = autograd, float64
 2. engine `python` = `step` iterated under autograd
 3. every other engine, and torch.nn itself, = engine `python`: outputs and every gradient
+4. every solver that cuts time = one exact walk: outputs and every gradient, at a stated tolerance
 """
 
 import warnings
@@ -24,9 +25,12 @@ from ..cells.trace import CannotTrace, compiled, trace
 from ..engines import Layout, Needs, Weights
 from ..errors import PlaitError
 from ..layers.call import Call, differentiable
+from ..solvers import parse
 from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
 LENGTHS_OF_STEP = (1, 2, 3, 4)
+MULTIGRID = "levels=3,coarsening=2,forward_iterations=18,backward_iterations=18"  # as many as there are pieces
+OF_SOLVERS = 1e-8
 
 
 @dataclass(frozen=True)
@@ -181,11 +185,25 @@ def ladder(seed: int = 0) -> Iterator[Rung | Skipped]:
     for name in engines.names():
         if name != "python":
             yield from engine_rungs(name, torch.device("cpu"), generator)
+    for solver, iterations in (("shooting", "chunks=5,warmup=2,tolerance=1e-10"), ("multigrid", MULTIGRID)):
+        if CELLS:
+            found = max(solver_deviation(cell, f"{solver}:{iterations},fallback=no") for cell in CELLS.values())
+            yield Rung(4, f"solver {solver} = one exact walk", found, OF_SOLVERS)
     if not torch.cuda.is_available():
         yield Skipped(3, "cuda", "torch sees no CUDA device here")
         return
     for name in engines.names():
         yield from engine_rungs(name, torch.device("cuda"), generator)
+
+
+def solver_deviation(cell: type[Cell], solver: str) -> float:
+    """Both directions of a layer, sequences of different lengths, initial states."""
+    layer = layers.layer(cell, 3, 5, bidirectional=True, dtype=torch.float64)
+    x, lengths = torch.randn(33, 3, 3, dtype=torch.float64), torch.tensor([20, 33, 7])
+    hx = [torch.randn(2, 3, 5, dtype=torch.float64) for _ in cell.states]
+    exact = outputs_and_gradients(layer, x, hx, lengths)
+    layer.solver = parse(solver)
+    return deviation(outputs_and_gradients(layer, x, hx, lengths), exact)[0]
 
 
 def engine_rungs(name: str, device: torch.device, generator: torch.Generator) -> Iterator[Rung | Skipped]:

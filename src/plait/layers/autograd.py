@@ -79,6 +79,8 @@ class Recurrence(torch.autograd.Function):
                     kept = run(call, x, tensors)[2]
             if once:
                 return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
+            if any(visit.link is not None for visit in call.visits):
+                raise PlaitError("second derivatives on time ranks are not supported: use one process, or data ranks.")
             shapes = call.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
@@ -168,6 +170,8 @@ def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
     if torch._C._is_tracing():
         raise PlaitError("torch.jit.trace cannot record plait's kernels: plait.restore(model) first, then trace it.")
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
+        if call.solver.sweeps:
+            raise PlaitError(f"solver {call.solver}: {why_untraceable(call.cell)} Use plait.Serial() for it.")
         with without_autocast(x.device):
             return differentiable(call, x, tensors)
     if not in_functorch():

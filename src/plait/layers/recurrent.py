@@ -64,7 +64,7 @@ class Recurrent(nn.RNNBase):
         ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
         if ids is not None:
-            self.__dict__["_plait_ids"] = check_ids(ids, self.solver)
+            self.__dict__["_plait_ids"] = check_ids(ids)
             try:
                 return self.forward(input, hx, lengths)
             finally:
@@ -153,7 +153,7 @@ class Recurrent(nn.RNNBase):
         """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)"""
         D, held = 2 if self.bidirectional else 1, self._plait_held
         part = None
-        if self._plait_time is not None and torch.is_grad_enabled():
+        if self._plait_time is not None and self.solver.sweeps and torch.is_grad_enabled():
             part = self._plait_time.part(layout)
         if part is not None:
             x, layout = part.take(x), part.layout
@@ -197,12 +197,16 @@ class Recurrent(nn.RNNBase):
                 raise PlaitError(f"{len(ids)} ids for a batch of {whole}: expected one for each sequence.")
             ids = (ids if permutation is None else ids[permutation])[:B]
         links = [None if part is None else part.link(d == 1) for d in range(D)]
-        visits = [Visit(pasts.past(layer, d), ids, links[d]) for layer in range(self.num_layers) for d in range(D)]
+        visits = [
+            Visit(pasts.past(layer, d), ids, links[d], f"layer {layer}" + ", reverse" * d)
+            for layer in range(self.num_layers)
+            for d in range(D)
+        ]
         self.__dict__["_plait_visits"] = visits
         return tuple(visits)
 
 
-def check_ids(ids: Any, solver: Solver) -> Tensor:
+def check_ids(ids: Any) -> Tensor:
     try:
         found = torch.as_tensor(ids, device="cpu")
     except (TypeError, ValueError, RuntimeError):

@@ -57,6 +57,10 @@ class Together(Crew):
             for p in self.all:
                 p.register_post_accumulate_grad_hook(self.reducer.ready)
 
+    @property
+    def like_rank(self) -> int:
+        return self.rank - int(self.mesh.time_rank)
+
     # --- a step
     def step(self, task: Task, indices: Tensor, wish: Callable[[], Wishes]) -> Stepped:
         with self.group.talking():
@@ -175,8 +179,8 @@ class Together(Crew):
             B = next(iter(carried.values())).shape[1]
             mine = columns(B, self.mesh.data_rank, shape.data)
             self.task.carry({name: t[first:end, mine].contiguous() for name, t in carried.items()})
-        if self.rank >= shape.time:  # time ranks draw the same numbers
-            if (found := state.random.get(f"cpu@{self.rank}")) is not None:
+        if self.like_rank:
+            if (found := state.random.get(f"cpu@{self.like_rank}")) is not None:
                 torch.set_rng_state(found)
             else:
                 torch.manual_seed((self.seed + self.rank // shape.time * FAR) % 2**63)

@@ -16,8 +16,12 @@ COLORS = {
     "R": "#e45756",
     "U": "#4d4d4d",
     "G": "#9d755d",
+    "A": "#9ecae9",
+    "B": "#ffbf79",
+    "S": "#9ecae9",
+    "C": "#b279a2",
 }
-LIGHT = "V"  # the numbers on these are black
+LIGHT = "VABS"  # the numbers on these are black
 NARROW = 0.018  # of the whole width: a bar below it has no number
 ROWS = 24  # with more of them than this, bars have no numbers, and only some rows a name
 

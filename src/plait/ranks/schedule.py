@@ -26,6 +26,11 @@ KINDS = {
     "R": "sum over ranks",  # of gradients
     "U": "update",  # of the weights, by the optimizer
     "G": "get weights",  # from the rank that has updated them
+    # where ranks share the steps of a sequence out
+    "A": "warm-up",
+    "B": "warm-up back",
+    "S": "sweep",  # over all pieces, without a tape
+    "C": "compare",  # what the ranks have; with multigrid, the coarse grids
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..layout import Layout, Whole
 
@@ -28,6 +29,9 @@ class TimeRanks:
 
     def __deepcopy__(self, memo: object) -> "TimeRanks":
         return self
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a model that is loaded has no ranks
 
     def part(self, layout: Layout) -> "Part | None":
         """This rank's steps; None if there are fewer steps than ranks, which then walk all of them."""
@@ -46,7 +50,7 @@ class TimeRanks:
         return dist.get_global_rank(self.group, k)
 
     def most(self, *numbers: float) -> list[float]:
-        found = torch.tensor(numbers, dtype=torch.float64)
+        found = torch.tensor(numbers, dtype=torch.float64).nan_to_num(nan=torch.inf)  # a maximum may pass NaN over
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         result: list[float] = found.tolist()
         return result
@@ -195,6 +199,7 @@ class Take(torch.autograd.Function):
         return x[part.whole.rows(part.first, part.end)].clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         return all_rows(ctx.part, d), None
 
@@ -206,6 +211,7 @@ class Give(torch.autograd.Function):
         return all_rows(part, y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         part = ctx.part
         return d[part.first : part.end] if d.dim() == 3 else d[part.whole.rows(part.first, part.end)], None
@@ -223,6 +229,7 @@ class Shared(torch.autograd.Function):
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *ds: Tensor) -> tuple[Tensor | None, ...]:
         needed = [d if n else None for d, n in zip(ds, ctx.needs_input_grad[1:], strict=True)]
         some = [d.flatten() for d in needed if d is not None]
@@ -242,6 +249,7 @@ class Last(torch.autograd.Function):
         return part.ranks.summed(whole)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor, None, None]:
         found = d_whole[:, : ctx.b].clone()
         for d, n in enumerate(ctx.leaves):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from ..errors import PlaitError
-from .base import EXACT, Solve, Solver, Solves
+from .base import EXACT, NotFinite, Solve, Solver, Solves
 from .comparison import Comparison, compare, exactly
 from .forgetting import Memory, memory
 from .multigrid import Multigrid
@@ -71,6 +71,7 @@ __all__ = [
     "Comparison",
     "Memory",
     "Multigrid",
+    "NotFinite",
     "Past",
     "Pasts",
     "Serial",

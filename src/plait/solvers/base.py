@@ -138,7 +138,7 @@ def read(solver: str, name: str, text: str, default: Any) -> Any:
         if text not in ("True", "False", "true", "false", "yes", "no"):
             raise PlaitError(f"solver {solver}: {name}={text}: expected yes or no.")
         return text in ("True", "true", "yes")
-    if name == "relax":
+    if name in ("relax", "start"):
         return text
     is_whole = isinstance(default, int) or default == "auto"
     if is_whole and re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
@@ -166,9 +166,13 @@ def check_tolerance(solver: str, value: Any) -> None:
         raise PlaitError(f"solver {solver}: tolerance={value!r}: expected a number above 0 and below 1{zero}.")
 
 
+class NotFinite(PlaitError):
+    """States, or their gradients, that are not numbers any more."""
+
+
 def check_finite(residual: float, what: str) -> None:
     if not math.isfinite(residual):
-        raise PlaitError(
+        raise NotFinite(
             f"{what} are not finite: look for NaN in the input and the weights, or lower the learning rate."
         )
 

@@ -75,7 +75,7 @@ def remembered(model: nn.Module) -> list[tuple[nn.Module, object]]:
     """What the solvers have learnt; from now on they work with copies of it."""
     found = []
     for module in model.modules():
-        if (pasts := module.__dict__.get("_plait_pasts")) is not None:
-            found.append((module, pasts))
-            module.__dict__["_plait_pasts"] = copy.deepcopy(pasts)
+        if hasattr(module, "_plait_cell"):
+            found.append((module, module.__dict__.get("_plait_pasts")))
+            module.__dict__["_plait_pasts"] = copy.deepcopy(found[-1][1])
     return found

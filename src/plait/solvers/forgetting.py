@@ -40,7 +40,7 @@ class Memory:
 
 
 @torch.no_grad()
-def memory(layer: "Recurrent", x: Tensor, hx: object = None) -> Memory:
+def memory(layer: "Recurrent", x: Tensor) -> Memory:
     """Measures how long a layer (or a stack of them) remembers, on sequences (T, B, I), or (B, T, I) with batch_first.
 
         print(plait.memory(model.rnn, x))

@@ -121,7 +121,7 @@ class Link(Protocol):
         """The largest of each, over all ranks."""
 
     def all_rows(self, values: States) -> States:
-        """Those of all ranks, one after another in the order of the walk."""
+        """Those of all ranks, one after another."""
 
     def departures(self, c: int) -> tuple[Whole, Whole]:  # (B,) each
         """If all ranks cut their sequences into pieces of c steps: how many departures each sequence has, on all ranks,
@@ -162,8 +162,13 @@ class Joints:
     def most(self, *numbers: float) -> list[float]:
         return list(numbers) if self.link is None else self.link.most(*numbers)
 
+    def relative(self, gaps: States, states: States) -> Tensor:
+        """The size of each gap, in a unit that all ranks share."""
+        (size,) = self.most(float(norms(states).square().mean().sqrt()) if len(states[0]) else 0.0)
+        return in_units(norms(gaps), size)
 
-@lru_cache(64)
+
+@lru_cache(16)
 def dense_grid(T: int, B: int, c: int, reverse: bool) -> Grid:
     return Grid(Layout(T, B), c, reverse)
 
@@ -205,6 +210,9 @@ def largest(gaps: Sequence[Tensor], states: Sequence[Tensor]) -> float:
 
 def relative(gaps: Sequence[Tensor], states: Sequence[Tensor]) -> Tensor:  # (m, .), (n, .) -> (m,)
     """The size of each gap, in units of the mean square of the states."""
-    size = norms(states).square().mean().sqrt()
-    found = norms(gaps)
-    return torch.where(found == 0, found, found / size)
+    return in_units(norms(gaps), float(norms(states).square().mean().sqrt()))
+
+
+def in_units(found: Tensor, size: float) -> Tensor:
+    """Where there is no unit, because all states are zero, any gap is a whole one."""
+    return found / size if size else (found > 0).to(found.dtype) + found * 0  # NaN stays NaN

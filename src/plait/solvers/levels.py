@@ -159,8 +159,8 @@ class Solution:
             keep=False,
         )
         self.work += m
-        right = [b - w + m for b, w, m in zip(between, wide, missing, strict=True)]
-        (*both,) = level.points([*right, *between])
+        right = [b - w + off for b, w, off in zip(between, wide, missing, strict=True)]
+        both = level.points([*right, *between])
         points = self.solve(l + 1, both[: len(right)], both[len(right) :])
         return [p[level.rows] for p in points], residual
 

@@ -62,8 +62,6 @@ class Multigrid(InPieces):
             check_tolerance(self.name, self.tolerance)
 
     def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
-        if visit.left is not None:  # this call runs for the second time
-            return self.coarsening
         T = layout.T if visit.link is None else visit.link.steps
         fit, steps = 1, T
         while steps >= self.coarsening:
@@ -83,9 +81,9 @@ class Multigrid(InPieces):
         solution = Solution(line, joints, engine.project(p, rows), self.levels, self.relax, initial)
         finest, count, gaps, is_again = solution.levels[0], 0, [], visit.starts is not None
         if visit.starts is None:
-            between = self.stored(joints, visit)
+            between = self.stored(joints, visit, x)
             if between is None:
-                between = [p[finest.rows] for p in solution.guess()]
+                between = [point[finest.rows] for point in solution.guess()]
             count = 1
             while count < (MOST if self.tolerance else self.forward_iterations):
                 between, gap = solution.cycle(0, between, None)
@@ -126,9 +124,9 @@ class Multigrid(InPieces):
         why = f"does not converge on this network (gaps between the pieces, of the {what}: {found})"
         self.give_up(visit, why, " Use fewer levels, a smaller coarsening, or plait.Shooting().")
 
-    def stored(self, joints: Joints, visit: Visit) -> States | None:  # (m, .) each
+    def stored(self, joints: Joints, visit: Visit, like: Tensor) -> States | None:  # (m, .) each
         """What the departures of the pieces were at the last visit, if it is known of all sequences."""
-        has, slots = visit.past.store.find(visit.ids, about(joints.grid))
+        has, slots = visit.past.store.find(visit.ids, about(joints.grid), like)
         (lacks,) = joints.most(float(self.start != "auto" or not len(has) or not has.all()))
         if lacks:
             return None

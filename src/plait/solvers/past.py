@@ -41,8 +41,15 @@ class Past:
 class Visit:
     """One call of a layer, seen from one direction. The way back is given what the way there has left in it."""
 
-    def __init__(self, past: Past | None = None, ids: Tensor | None = None, link: "Link | None" = None) -> None:
+    def __init__(
+        self,
+        past: Past | None = None,
+        ids: Tensor | None = None,
+        link: "Link | None" = None,
+        name: str = "the layer",
+    ) -> None:
         self.past = Past() if past is None else past
+        self.name = name
         self.link = link  # to other ranks, if each has some of the steps
         self.ids = ids  # (B,): which sequences these are, longest first; None: nobody has said
         self.forward: Solve | None = None
@@ -71,22 +78,26 @@ class Store:
         self.about = np.zeros((0, 3), np.int64)  # (slots, 3): its length, the steps of a piece, steps before a boundary
         self.tables: list[Tensor] = []  # per state (slots, boundaries, .)
 
-    def find(self, ids: Tensor | None, about: Whole) -> tuple[NDArray[np.bool_], Whole]:  # (B, 2) -> (B,), (B,)
-        """Which of the sequences it has, and in which rows. about: length, steps of a piece"""
-        rows = np.array(
-            [-1 if ids is None else self.slots.get(i, -1) for i in (ids.tolist() if ids is not None else [])]
-        )
-        if not len(rows) or not len(self.about):
-            return np.zeros(len(about), bool), np.zeros(len(about), np.int64)
+    def find(
+        self, ids: Tensor | None, about: Whole, like: Tensor | None = None
+    ) -> tuple[NDArray[np.bool_], Whole]:  # (B, 2) -> (B,), (B,)
+        """Which of the sequences it has, and in which rows. about: length, steps of a piece; like: their type"""
+        nothing = np.zeros(len(about), bool), np.zeros(len(about), np.int64)
+        if ids is None or not len(self.about) or (like is not None and self.tables[0].dtype != like.dtype):
+            return nothing
+        rows = np.array([self.slots.get(i, -1) for i in ids.tolist()], np.int64)
         return (rows >= 0) & (self.about[rows, :2] == about).all(1), rows
 
     def put(self, ids: Tensor, about: Whole, states: Sequence[Tensor]) -> None:  # (B, 3), per state (B, boundaries, .)
         """The states of these sequences, which take the place of older ones."""
-        width = states[0].shape[1]
-        if not self.tables or self.tables[0].shape[1] != width:
+        kinds = [(s.dtype, s.shape[2]) for s in states]
+        if kinds != [(t.dtype, t.shape[2]) for t in self.tables]:
             self.slots, self.about = {}, np.zeros((0, 3), np.int64)
             self.tables = [s.new_empty(0, *s.shape[1:]) for s in states]
-        each = sum(s[0].numel() * s.element_size() for s in states)
+        width = states[0].shape[1]
+        if (more := width - self.tables[0].shape[1]) > 0:  # some sequences have more boundaries than any before
+            self.tables = [torch.cat([t, t.new_zeros(len(t), more, t.shape[2])], 1) for t in self.tables]
+        each = sum(t.shape[1] * t.shape[2] * t.element_size() for t in self.tables)
         most = max(1, MOST_STORED // max(1, each))
         for i in ids.tolist():
             slot = self.slots.pop(i, None)
@@ -95,16 +106,14 @@ class Store:
             self.slots[i] = slot
         need, have = len(self.slots), len(self.about)
         if need > have:
-            room = min(most, max(need, 2 * have))
+            room = max(need, min(most, 2 * have))
             self.about = np.concatenate([self.about, np.zeros((room - have, 3), np.int64)])
             self.tables = [torch.cat([t, t.new_zeros(room - have, *t.shape[1:])]) for t in self.tables]
-        mine = [
-            k for k, i in enumerate(ids.tolist()) if i in self.slots
-        ]  # more ids than slots: the first ones are gone
-        rows = np.array([self.slots[int(ids[k])] for k in mine])
+        mine = [k for k, i in enumerate(ids.tolist()) if i in self.slots]  # if not all have room, the first are gone
+        rows = np.array([self.slots[int(ids[k])] for k in mine], np.int64)
         self.about[rows] = about[mine]
         for table, state in zip(self.tables, states, strict=True):
-            table[torch.from_numpy(rows)] = state[mine]
+            table[torch.from_numpy(rows), :width] = state[mine]
 
     def tensors(self) -> dict[str, Tensor]:
         if not self.slots:

@@ -70,12 +70,15 @@ class InPieces(Solver):
         keep: bool,
         visits: Sequence[Visit] = (),
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        if not keep or not visits or not layout.N:
+        is_split = any(visit.link is not None for visit in visits)
+        if not visits or not layout.N or not (keep or is_split):
             for visit in visits:
                 visit.forward, visit.left = EXACT, None
             return engine.forward(ps, x, state0, layout, keep=keep)
-        cuts = [agreed(self.cut(p, layout, visit), visit) for p, visit in zip(ps, visits, strict=True)]
-        if not any(cuts) and visits[0].link is None:
+        cuts: list[int | None] = [None] * len(ps)
+        if keep:
+            cuts = [agreed(self.cut_again(p, layout, visit), visit) for p, visit in zip(ps, visits, strict=True)]
+        if not any(cuts) and not is_split:
             for visit in visits:
                 visit.forward, visit.left = EXACT, None
             return engine.forward(ps, x, state0, layout, keep=True)
@@ -92,7 +95,13 @@ class InPieces(Solver):
             found.append(walked)
         y = found[0].rows if len(found) == 1 else torch.cat([w.rows for w in found], 1)
         finals = [torch.stack(some) for some in zip(*(w.last for w in found), strict=True)]
-        return y.view(*x.shape[:-1], y.shape[1]), finals, [w.memory for w in found]
+        return y.view(*x.shape[:-1], y.shape[1]), finals, [w.memory for w in found] if keep else []
+
+    def cut_again(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
+        """As `cut`; a call that runs for the second time, because its tape was spent, is cut as before."""
+        if visit.forward is None:
+            return self.cut(p, layout, visit)
+        return None if visit.left is None else int(visit.left.grid.c)
 
     def backward(
         self,
@@ -173,16 +182,17 @@ class InPieces(Solver):
         off = error(*zip(*known, strict=True))
         if visit.link is not None:
             (off,) = visit.link.most(off)
-        text = f"the gradient is {off:.2%} off an exact walk's, after {numbers['calls']} calls"
-        warnings.warn(f"solver {self.name}: {text}.", PlaitWarning, stacklevel=2)
+        text = f"given the gradient of its outputs, that of its weights is {off:.2%} off an exact walk's"
+        calls = f"after {numbers['calls']} calls"
+        warnings.warn(f"solver {self.name}, {visit.name}: {text}, {calls}.", PlaitWarning, stacklevel=2)
         if off <= most:
             return
-        numbers["halved"] = numbers.get("halved", 0) + 1
-        if self.tolerance is None or numbers["halved"] > MOST_HALVED:
+        if self.tolerance is None or numbers.get("halved", 0) >= MOST_HALVED:
             self.give_up(visit, f"gradients are off by more than {most:.0%}")
         else:
+            numbers["halved"] = numbers.get("halved", 0) + 1
             text = f"more than {most:.0%} is too much, so it works with half the tolerance"
-            say(visit, "tighter", f"solver {self.name}: {text}.")
+            say(visit, "tighter", f"solver {self.name}, {visit.name}: {text}.")
 
 
 def agreed(c: int | None, visit: Visit) -> int | None:

@@ -19,21 +19,18 @@ from torch import Tensor
 
 from ..engines import Gradients, Layout, Needs, Prepared, Tape
 from .base import Solve, check_finite, check_number, check_tolerance, say
-from .grid import Grid, Joints, Line, States, norms, relative, taken
+from .grid import Grid, Joints, Line, States, taken
 from .past import Visit
 from .pieces import OF_GRADIENTS, OF_STATES, InPieces, Walked, about
+from .repairs import add_missing, carry_back, repair
 
 FIRST = {"cold": 192, "warm": 64, "back": 192}  # steps of a warm-up: from zeros, from a stored state, on the way back
-STRIDE, LEAST, CALM, HOT = (
-    32,
-    32,
-    4,
-    4,
-)  # a warm-up changes by so many steps; its least; gaps far below the bound, in a row
-SEGMENT = 64  # steps of a repair, after which it is seen whether it has met the old path
-MOST = 1 << 20  # steps of a warm-up
+STRIDE, LEAST, MOST = 32, 32, 1 << 20  # steps by which a warm-up changes, its least, its most
+HOT = 4  # a gap that is too large; half of it is left at the next call
+CALM = 4  # calls in a row with gaps far below the bound
 BUDGET, STRIKES = 0.5, 3  # steps of repairs for each step of the sequence that are too much; how often
-NARROW, LANES_OF_NARROW, LANES_OF_WIDE = 128, 4, 2  # pieces for each thread: the kernel's speed hardly grows with more
+NARROW = 128  # units of a layer that has the first of these numbers of pieces for each thread; others have the second
+LANES = (4, 2)  # the kernel's speed hardly grows with more
 
 
 @dataclass(eq=False, repr=False)
@@ -70,8 +67,6 @@ class Shooting(InPieces):
 
     # --- there
     def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
-        if visit.left is not None:  # this call runs for the second time
-            return int(visit.left.grid.c)
         numbers = visit.past.numbers
         for name, steps in FIRST.items():
             numbers.setdefault(name, steps)
@@ -89,9 +84,9 @@ class Shooting(InPieces):
 
     def count(self, p: Prepared, layout: Layout, visit: Visit, least: int) -> int:
         """How many pieces keep the cores busy, and are long enough for their warm-ups."""
-        lanes = torch.get_num_threads() * (LANES_OF_NARROW if p.H <= NARROW else LANES_OF_WIDE)
+        lanes = torch.get_num_threads() * LANES[p.H > NARROW]
         steps = max(visit.past.numbers[name] for name in ("cold", "back"))
-        fill, fit = max(least - 1, int(lanes * layout.T / layout.N)), layout.T // (2 * steps)
+        fill, fit = max(least - 1, int(lanes * layout.T / layout.N)), layout.T // max(1, 2 * steps)
         if not self.fallback:
             return max(least, min(fill, fit))
         if fill < least:
@@ -102,12 +97,13 @@ class Shooting(InPieces):
                 "time is not cut.",
             )
         elif fit < least:
-            why = f"sequences of {layout.T} steps, and warm-ups of {steps}: they are too short to be cut"
+            T = f"{layout.T} steps" if visit.link is None else f"{layout.T} steps on a rank"
+            why = f"sequences of {T}, and warm-ups of {steps}: they are too short to be cut"
             say(visit, "short", f"solver shooting: {why}, and are walked in one go.")
         return min(fill, fit)
 
     def walk(self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit) -> Walked | None:
-        engine, p, grid, numbers = line.engine, line.p, joints.grid, visit.past.numbers
+        engine, p, grid = line.engine, line.p, joints.grid
         rows, bound, is_again = taken(x, grid.rows), OF_STATES * self.tight(visit), visit.starts is not None
         if visit.starts is None:
             starts, steps = self.guesses(line, x, initial, joints, visit)
@@ -118,7 +114,7 @@ class Shooting(InPieces):
         tape, repairs, gaps = p.room(grid.layout, 1).tape(memory, grid.layout), 0.0, []
         while True:
             true = joints.on([e[joints.departures] for e in ends])
-            off = relative([t - s[joints.arrivals] for t, s in zip(true, starts, strict=True)], ends)
+            off = joints.relative([t - s[joints.arrivals] for t, s in zip(true, starts, strict=True)], ends)
             residual, repairs = joints.most(float(off.max()) if len(off) else 0.0, repairs)
             check_finite(residual, "the states")
             gaps.append(residual)
@@ -127,14 +123,14 @@ class Shooting(InPieces):
                 break
             if self.fallback and not is_again and repairs > BUDGET:
                 visit.forward = solve
-                self.adapt(numbers, grid, visit, gaps[0], bound)
+                self.adapt(visit, self.warmed(grid, visit), gaps[0], bound)
                 self.judge(visit, repairs)
                 return None
             bad = off > bound
             pieces, new = joints.arrivals[bad], [t[bad] for t in true]
             repairs += repair(line, rows, grid, tape, y, starts, ends, pieces, new, bound) / len(rows)
         if not is_again:
-            self.adapt(numbers, grid, visit, gaps[0], bound)
+            self.adapt(visit, self.warmed(grid, visit), gaps[0], bound)
             self.remember(grid, tape, visit)
         visit.left, visit.starts, visit.forward = joints, starts, solve
         return Walked(taken(y, grid.places), [e[grid.last] for e in ends], memory)
@@ -147,13 +143,11 @@ class Shooting(InPieces):
             numbers["strikes"] = 0
             self.give_up(visit, f"this network does not forget within {numbers['cold']} steps")
 
-    def adapt(
-        self, numbers: dict[str, int], grid: Grid, visit: Visit, gap: float, bound: float, name: str | None = None
-    ) -> None:
+    def adapt(self, visit: Visit, name: str, gap: float, bound: float) -> None:
         """A warm-up grows if it is too short time and again, and shrinks if it was far too long several times."""
         if self.warmup != "auto":
             return
-        name = name or ("warm" if self.knows(grid, visit) else "cold")
+        numbers = visit.past.numbers
         hot, calm = f"hot {name}", f"calm {name}"
         numbers[hot] = numbers.get(hot, 0) // 2 + (HOT if gap > bound else 0)
         numbers[calm] = numbers.get(calm, 0) + 1 if gap < bound / 8 else 0
@@ -180,17 +174,21 @@ class Shooting(InPieces):
         piece, sequence = grid.of_inner
         m, steps = len(piece), np.full(len(piece) + leaves, cold)
         begin = line.zeros(m + leaves, x)
-        has, slots = store.find(visit.ids, about(grid))
+        has, slots = store.find(visit.ids, about(grid), x)
         if has.any():
             known = has[sequence]
             steps[:m][known] = store.about[slots[sequence[known]], 2]
             at = torch.from_numpy(slots[sequence[known]]), torch.from_numpy(piece[known] - 1)
             for state, table in zip(begin, store.tables, strict=True):
                 state[:m][torch.from_numpy(known)] = table[at]
-        whole = torch.from_numpy((steps[:m] >= piece * grid.c) & (sequence >= enters))  # from the start of the sequence
+        of, reach = (
+            np.concatenate([sequence, np.arange(leaves)]),
+            np.concatenate([piece * grid.c, grid.whole.lengths[:leaves]]),
+        )
+        whole = torch.from_numpy((steps >= reach) & (of >= enters))  # from the start of the sequence
         if whole.any():
             for state, given in zip(begin, initial, strict=True):
-                state[:m][whole] = given[torch.from_numpy(sequence)[whole]]
+                state[whole] = given[torch.from_numpy(of)[whole]]
         layout, rows, order = grid.windows(steps, leaves)
         _, ends, _ = engine.forward([p], taken(x, rows), [s[order].unsqueeze(0) for s in begin], layout, keep=False)
         for state, end in zip(begin, ends, strict=True):
@@ -199,8 +197,11 @@ class Shooting(InPieces):
             start[joints.arrivals] = state
         return starts, layout.N
 
-    def knows(self, grid: Grid, visit: Visit) -> bool:
-        return bool(visit.past.store.find(visit.ids, about(grid))[0].all()) if visit.ids is not None else False
+    def warmed(self, grid: Grid, visit: Visit) -> str:
+        """Which warm-up the forward pass has had. What another rank starts from always begins with zeros."""
+        if visit.ids is None or visit.link is not None:
+            return "cold"
+        return "warm" if visit.past.store.find(visit.ids, about(grid))[0].all() else "cold"
 
     def remember(self, grid: Grid, tape: Tape, visit: Visit) -> None:
         """The states some steps before each boundary, for the next visit."""
@@ -208,12 +209,12 @@ class Shooting(InPieces):
             return
         steps = visit.past.numbers["warm"]
         piece, sequence = grid.of_inner
-        rows = grid.row_of(sequence, np.maximum(0, piece * grid.c - steps - 1))
+        first, step = np.divmod(np.maximum(0, piece * grid.c - steps), grid.c)
         at = torch.from_numpy(sequence), torch.from_numpy(piece - 1)
         states = []
-        for state in tape.states:
+        for state in grid.states_at(tape, torch.from_numpy(grid.place[first, sequence]), step):
             found = state.new_zeros(grid.whole.B, len(grid.place) - 1, state.shape[1])
-            found[at] = state[rows]
+            found[at] = state
             states.append(found)
         visit.past.store.put(visit.ids, np.column_stack([about(grid), np.full(grid.whole.B, steps)]), states)
 
@@ -245,7 +246,7 @@ class Shooting(InPieces):
         while True:
             true = joints.back([d[joints.arrivals] for d in total.states])
             missing = [t - d[joints.departures] for t, d in zip(true, d_ends, strict=True)]
-            off = relative(missing, total.states)
+            off = joints.relative(missing, total.states)
             residual, repairs = joints.most(float(off.max()) if len(off) else 0.0, repairs)
             check_finite(residual, "the gradients of the states")
             gaps.append(residual)
@@ -254,128 +255,8 @@ class Shooting(InPieces):
             bad = off > bound
             pieces, more = joints.departures[bad], [m[bad] for m in missing]
             repairs += add_missing(line, rows, grid, tape, total, d_ends, pieces, more, bound, needs) / len(rows)
-        self.adapt(numbers, grid, visit, gaps[0], bound, "back")
+        self.adapt(visit, "back", gaps[0], bound)
         self.judge(visit, repairs)
         visit.backward = Solve(len(gaps), residual, True, 1 + steps / len(rows) + repairs, True)
         d_x = None if total.x is None else taken(total.x, grid.places)
         return Gradients(d_x, [d[grid.first].unsqueeze(0) for d in total.states], total.weights, [])
-
-
-def repair(
-    line: Line,
-    x: Tensor,
-    grid: Grid,
-    tape: Tape,
-    y: Tensor,
-    starts: States,
-    ends: States,
-    pieces: Tensor,
-    running: States,
-    bound: float,
-) -> int:
-    """Runs some pieces again, from other states, until they meet their own path -> steps taken
-
-    What is there of them in tape, rows, starts and ends is replaced.
-    """
-    engine, p, work = line.engine, line.p, 0
-    size = norms(ends).square().mean().sqrt()
-    for start, kept, new in zip(starts, tape.initial, running, strict=True):
-        start[pieces] = new
-        kept[pieces] = new
-    if not len(pieces):
-        return 0
-    for t in range(0, grid.c, SEGMENT):
-        spans = grid.some(pieces, t, t + SEGMENT)
-        pieces = pieces[spans.order]
-        wx = engine.project(p, taken(x, spans.rows))
-        running, again = engine.recur(p, wx, [s[spans.order] for s in running], spans.layout)
-        assert again is not None
-        lengths = torch.from_numpy(grid.layout.lengths)[pieces]
-        at = (lengths.clamp(max=t + SEGMENT) - 1).numpy()
-        rows = torch.from_numpy(grid.layout.first_rows[at]) + pieces
-        gap = norms([s - old[rows] for s, old in zip(running, tape.states, strict=True)])
-        for old, fresh in zip(matrices(tape), matrices(again), strict=True):
-            old[spans.rows] = fresh
-        y[spans.rows] = again.states[0]
-        work += spans.layout.N
-        ended = lengths <= t + SEGMENT
-        for end, state in zip(ends, running, strict=True):
-            end[pieces[ended]] = state[ended]
-        on = ~ended & ~(gap <= bound * size)
-        if not on.any():
-            break
-        pieces, running = pieces[on], [s[on] for s in running]
-    return work
-
-
-def matrices(tape: Tape) -> list[Tensor]:  # (N, .) each
-    return [tape.gates, tape.extra, *([] if tape.raw is None else [tape.raw]), *tape.states]
-
-
-def add_missing(
-    line: Line,
-    x: Tensor,
-    grid: Grid,
-    tape: Tape,
-    total: Gradients,
-    d_ends: States,
-    pieces: Tensor,
-    missing: States,
-    bound: float,
-    needs: Needs,
-) -> int:
-    """Carries what is missing at the ends of some pieces back through them, until nothing is left of it, and adds it to
-    all gradients -> steps taken
-    """
-    engine, p, work = line.engine, line.p, 0
-    size = norms(total.states).square().mean().sqrt()
-    for d_end, more in zip(d_ends, missing, strict=True):
-        d_end[pieces] += more
-    end = grid.layout.lengths[pieces.numpy()]
-    while len(pieces):
-        first = np.maximum(0, end - SEGMENT)
-        spans = grid.layout.spans(pieces.numpy(), first, end)
-        pieces, first = pieces[spans.order], first[spans.order.numpy()]
-        begin = [s.unsqueeze(0) for s in grid.states_at(tape, pieces, first)]
-        again = taken(x, spans.rows)
-        _, _, tapes = engine.forward([p], again, begin, spans.layout, keep=True)
-        d_last = [m[spans.order].unsqueeze(0) for m in missing]
-        g = engine.backward([p], again, tapes, None, d_last, spans.layout, needs=needs, spend=True)
-        if total.x is not None and g.x is not None:
-            total.x.index_add_(0, spans.rows, g.x)
-        for whole, part in zip(total.weights[0], g.weights[0], strict=True):
-            if whole is not None and part is not None:
-                whole.add_(part)
-        work += 2 * spans.layout.N
-        missing, is_done = [d[0] for d in g.states], torch.from_numpy(first == 0)
-        for d_start, more in zip(total.states, missing, strict=True):
-            d_start[pieces[is_done]] += more[is_done]
-        on = ~is_done & ~(norms(missing) <= bound * size)
-        pieces, missing, end = pieces[on], [m[on] for m in missing], first[on.numpy()]
-    return work
-
-
-def carry_back(line: Line, joints: Joints, tape: Tape, d_rows: Tensor | None, d_ends: States, steps: int) -> int:
-    """Fills in d_ with respect to the end of every piece that another one follows: what comes from so many steps of
-    the pieces after it -> steps taken
-
-    d_ends: (n, .), so far zero but for the last piece of each sequence
-    """
-    engine, p, grid, work, S = line.engine, line.p, joints.grid, 0, len(d_ends)
-    whole, rest = divmod(steps if joints.link is None else min(steps, joints.link.steps), grid.c)
-    if joints.link is None and whole >= len(grid.place) - 1:  # back to the beginning
-        whole, rest = len(grid.place) - 1, 0
-    cuts = [rest] * (rest > 0) + [grid.c] * whole
-    cuts += [grid.c] * (int(joints.most(len(cuts))[0]) - len(cuts))  # all ranks hand on as often
-    lengths = torch.from_numpy(grid.layout.lengths)
-    for cut in cuts:
-        part = min(cut, grid.layout.T)
-        is_whole = part == grid.layout.T
-        some = tape if is_whole else tape.cut(0, part)
-        given = d_ends if is_whole else [torch.where((lengths <= part).unsqueeze(1), d, 0) for d in d_ends]
-        d = [None if d_rows is None else d_rows[: some.layout.N], *[None] * (S - 1)]
-        _, d_starts = engine.recur_vjp(p, some, d, given)
-        for d_end, d_start in zip(d_ends, joints.back([d[joints.arrivals] for d in d_starts]), strict=True):
-            d_end[joints.departures] = d_start
-        work += some.layout.N
-    return work

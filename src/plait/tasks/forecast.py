@@ -28,8 +28,7 @@ class Forecaster(nn.Module):
         super().__init__()
         s = settings
         options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, "engine": s.engine}
-        options["solver"] = parse(s.solver)
-        self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options)
+        self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options, solver=parse(s.solver))
         self.decoder = layer(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
         self.head = nn.Linear(s.hidden, 1)
         nn.init.zeros_(self.head.weight)  # it starts as the forecast of the average change, and learns what goes beyond

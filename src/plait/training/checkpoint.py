@@ -104,7 +104,9 @@ class State:
             load_weights(self.task.model, with_prefix(tensors, "model."), path)
             self.task.carry(with_prefix(tensors, "carried."))
             self.solvers = with_prefix(tensors, "solver.")
-            solvers.load_state(self.task.model, with_prefix(self.solvers, f"{crew.rank}."))
+            mine, first = (with_prefix(self.solvers, f"{rank}.") for rank in (crew.rank, crew.like_rank))
+            alike = {k: t for k, t in first.items() if ".number." in k}
+            solvers.load_state(self.task.model, {k: t for k, t in mine.items() if ".number." not in k} | alike)
             self.solvers = {k: t for k, t in self.solvers.items() if not k.startswith("0.")}
             self.load_optimizer(with_prefix(tensors, "optimizer."), meta["groups"])
             self.load_schedule(meta["schedule"])

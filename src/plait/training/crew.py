@@ -33,6 +33,11 @@ class Crew(ABC):
     rank = 0
     is_first = True  # it alone prints, and has the folder of the run
 
+    @property
+    def like_rank(self) -> int:
+        """The rank whose random numbers and decisions this one shares: itself, but for ranks that share steps out."""
+        return self.rank
+
     @abstractmethod
     def step(self, task: Task, indices: Tensor, wish: Callable[[], Wishes]) -> Stepped:
         """Both passes over a batch. Leaves in .grad the derivative of the mean loss over the whole batch."""

@@ -1,0 +1,121 @@
+"""The sections of `bench time` as one picture."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..tasks.pictures import png
+from .time_order import Row
+
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
+
+
+def picture_of(rows: Sequence[Row]) -> bytes:
+    from matplotlib.figure import Figure
+
+    panels = [panel for panel in PANELS if any(panel[0] <= row.keys() for row in rows)]
+    across = 1 if len(panels) == 1 else 2
+    down = max(1, -(-len(panels) // across))
+    figure = Figure(figsize=(6.2 * across, 4.0 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).flatten()
+    for (keys, title, draw), axis in zip(panels, axes, strict=False):
+        draw(axis, [row for row in rows if keys <= row.keys()])
+        axis.set_title(title, loc="left", fontsize=11)
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    return png(figure)
+
+
+def lengths(axis: Any, rows: Sequence[Row]) -> None:
+    for color, name in zip(COLORS, ("torch", "serial", "shooting", "multigrid"), strict=False):
+        label = {"serial": "one walk", "torch": "torch.nn.GRU"}.get(name, name)
+        axis.plot([r["T"] for r in rows], [r[f"{name} ms"] for r in rows], "o-", ms=3, color=color, label=label)
+    both(axis, "steps", "ms")
+
+
+def advantage(axis: Any, rows: Sequence[Row]) -> None:
+    names = dict.fromkeys((r["network"], r["H"]) for r in rows)
+    for color, (network, H) in zip(COLORS, names, strict=False):
+        mine = [r for r in rows if (r["network"], r["H"]) == (network, H)]
+        off = [[r["faster"] - r["low"] for r in mine], [r["high"] - r["faster"] for r in mine]]
+        x, y = [r["T"] for r in mine], [r["faster"] for r in mine]
+        axis.errorbar(x, y, yerr=off, fmt="o-", ms=3, capsize=2, color=color, label=f"{network}, {H} units")
+    axis.axhline(1, color="0.6", lw=0.8)
+    axis.set_xscale("log", base=2)
+    plain(axis.xaxis)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("steps")
+    axis.set_ylabel("times one walk")
+
+
+def errors(axis: Any, rows: Sequence[Row]) -> None:
+    kinds = dict.fromkeys((r["network"], r["solver"].split(",")[0]) for r in rows)
+    for color, (network, solver) in zip(COLORS, kinds, strict=False):
+        mine = [r for r in rows if r["network"] == network and r["solver"].startswith(solver)]
+        x, y = [r["work there"] + r["work back"] for r in mine], [max(1e-7, r["gradient off"]) for r in mine]
+        axis.plot(x, y, "o", ms=4, color=color, label=f"{solver}, {network}")
+    axis.axhline(0.01, color="0.6", lw=0.8)
+    both(axis, "steps taken for each step, both passes", "error of the gradient")
+
+
+def residuals(axis: Any, rows: Sequence[Row]) -> None:
+    for color, cell in zip(COLORS, dict.fromkeys(r["cell"] for r in rows), strict=False):
+        for style, network in (("-", "fresh"), ("--", rows[-1]["network"])):
+            for row in rows:
+                if (row["cell"], row["network"], row["coarse step"]) == (cell, network, 4):
+                    y = [row[str(n)] for n in range(1, 6)]
+                    axis.plot(range(1, 6), y, style, color=color, label=f"{cell}, {network}")
+    axis.set_yscale("log")
+    plain(axis.yaxis)
+    axis.set_xticks(range(1, 6))
+    axis.set_xlabel("iteration, on coarse steps of 4")
+    axis.set_ylabel("largest gap")
+
+
+def curves(axis: Any, rows: Sequence[Row]) -> None:
+    for color, name in zip(COLORS, dict.fromkeys(r["trained with"] for r in rows), strict=False):
+        mine = [r for r in rows if r["trained with"] == name]
+        axis.plot([r["epoch"] for r in mine], [r["accuracy"] for r in mine], "o-", ms=3, color=color, label=name)
+    axis.set_ylim(0, 1.02)
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("accuracy on the test part")
+
+
+def scaling(axis: Any, rows: Sequence[Row]) -> None:
+    for color, name in zip(COLORS, dict.fromkeys(r["series"] for r in rows), strict=False):
+        mine = [r for r in rows if r["series"] == name]
+        guess = [r for r in mine if r["how"] == "predicted"]
+        axis.plot([r["ranks"] for r in guess], [r["speed-up"] for r in guess], "--", lw=1, color=color, label=name)
+        known = [r for r in mine if r["how"] == "measured"]
+        axis.plot([r["ranks"] for r in known], [r["speed-up"] for r in known], "o", color=color)
+    both(axis, "time ranks (dots: measured; lines: predicted)", "times one walk")
+
+
+def plain(*axes: Any) -> None:
+    """Numbers as they are: no powers of ten, which would be set as formulas."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def both(axis: Any, x: str, y: str) -> None:
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    plain(axis.xaxis, axis.yaxis)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+
+
+Panel = tuple[set[str], str, Callable[[Any, Sequence[Row]], None]]
+PANELS: list[Panel] = [
+    ({"T", "torch ms"}, "one sequence, a step of training", lengths),
+    ({"network", "faster", "T"}, "networks that remember: shooting", advantage),
+    ({"gradient off", "work there"}, "the price of an exact gradient", errors),
+    ({"cell", "coarse step"}, "multigrid: does it converge?", residuals),
+    ({"trained with", "accuracy"}, "trained with time in pieces", curves),
+    ({"series", "speed-up"}, "time over ranks", scaling),
+]

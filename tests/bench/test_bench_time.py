@@ -1,0 +1,86 @@
+"""`plait bench time`: its networks, its schedules, and a small run. Its figures are looked at elsewhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from plait.bench import time_nets
+from plait.bench.time import PARTS, TABLES
+from plait.bench.time_pictures import PANELS, picture_of
+from plait.ranks.schedule import simulate
+from plait.ranks.time_schedule import TimeCosts, multigrid, multigrid_cost, predicted, shooting, shooting_cost
+
+COSTS = TimeCosts(*[1e-6] * 3, 1e-5, 4e-6, 1e-6, 1e-6, 1e-9, 4e-6, 4e-6)
+
+
+def test_what_the_networks_learn() -> None:
+    x, y = time_nets.recall(100, 2, 7, torch.Generator().manual_seed(0))
+    assert torch.equal(y[7:], x[:-7, :, 0])
+    assert not y[:7].any()
+    x, y = time_nets.hold(400, 2, 20, torch.Generator().manual_seed(0))
+    assert 10 < x[:, :, 1].sum() < 90
+    for b in range(2):
+        held = 0.0
+        for t in range(400):
+            held = float(x[t, b, 0]) if x[t, b, 1] else held
+            assert float(y[t, b]) == held
+    assert 0.5 < float(time_nets.signal(4000, 4, torch.Generator().manual_seed(0)).var()) < 1.5
+
+
+def test_schedules_of_time() -> None:
+    """More ranks take less time until messages outweigh it; a rank waits for the states of the one before it."""
+    free = COSTS._replace(message=0.0, meet=0.0, call=0.0)
+    alone = predicted(shooting(1), shooting_cost(free, 1, 8000, 0, 0), 0.0)
+    assert alone == pytest.approx(8000 * (2e-6 + 1e-9))
+    for count in (2, 4, 8):
+        found = predicted(shooting(count), shooting_cost(free, count, 8000, 0, 0), 0.0)
+        assert found == pytest.approx(8000 * (2e-6 / count + 1e-9))
+    dear = COSTS._replace(meet=1.0)
+    assert predicted(shooting(8), shooting_cost(dear, 8, 8000, 192, 192), 0.0) > 8 * alone
+    late = simulate(shooting(2), lambda op: float(op.kind == "A"), lambda a, b: 0.5)
+    starts = {str(span.op): span.start for span in late.spans}
+    assert starts["0F0.0"] == 1.0
+    assert starts["1F0.0"] == 1.5  # the other rank's warm-up, and its message
+    short = predicted(multigrid(4, 2, 1), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
+    lengthy = predicted(multigrid(4, 4, 4), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
+    assert short < lengthy
+
+
+def test_a_small_run(plait) -> None:
+    code, out, err = plait(
+        *("bench", "time", "--quick", "--parts", "where,ranks", "--repeats", "5", "--threads", "1"),
+        *("--json", "time.json", "--picture", "time.png"),
+    )
+    assert code == 0, err
+    assert "predicted" in out
+    rows = json.loads(Path("time.json").read_text())["rows"]
+    meshes = {(row["series"], row["ranks"]): row for row in rows if "series" in row and row["how"] == "measured"}
+    assert {("shooting", 2), ("multigrid", 2), ("one walk", 1), ("data=2, two sequences", 2)} <= meshes.keys()
+    assert all(row["ms"] > 0 for row in meshes.values())
+    assert Path("time.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_all_sections(plait) -> None:
+    code, _, err = plait("bench", "time", "--quick", "--repeats", "5", "--json", "time.json", "--picture", "time.png")
+    assert code == 0, err
+    rows = json.loads(Path("time.json").read_text())["rows"]
+    for keys in TABLES:
+        assert any(row.keys() >= set(keys) for row in rows), keys
+    for row in rows:
+        if "off" in row:
+            assert row["off"] < 0.01
+
+
+def test_pictures_have_a_panel_for_what_is_there() -> None:
+    rows = [{"series": "shooting", "ranks": n, "speed-up": n / 2, "how": "predicted"} for n in (2, 4)]
+    assert picture_of(rows).startswith(b"\x89PNG")
+    assert len(PANELS) == 6
+
+
+def test_a_section_that_is_not_there(refused) -> None:
+    said = refused("bench", "time", "--parts", "lenght")
+    assert "--parts: section 'lenght' is not known: did you mean 'length'?" in said
+    assert "length" in PARTS
