@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -310,6 +311,7 @@ def test_stored_states_have_a_bound(monkeypatch) -> None:
         ("shooting:chunks=2.5", "chunks=2.5: expected a whole number, or auto"),
         ("shooting:fallback=maybe", "fallback=maybe: expected yes or no"),
         ("serial:levels=3", "option 'levels' is not known; it has no options"),
+        ("shooting:chunks=4,chunks=5", "chunks is given twice; give it once"),
         ("parareal", "solver 'parareal': expected one of serial, shooting, multigrid"),
     ],
 )
@@ -431,3 +433,49 @@ def test_warm_ups_of_no_steps_and_cells_that_cannot_be_cut() -> None:
         layer = plait.layer(Sorted, 4, 8, solver=plait.Shooting(4))
     with pytest.raises(PlaitError, match=r"solver shooting:chunks=4: .* Use plait.Serial\(\) for it"):
         layer(x)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e15])
+def test_losses_that_are_tiny_or_huge(scale: float) -> None:
+    """Squares of such gradients do not fit into float32."""
+    torch.manual_seed(0)
+    layer = plait.GRU(4, 16, solver=plait.Shooting(4, 1e-4, 1, False))
+    x, model = torch.randn(120, 2, 4), nn.ModuleList([layer])
+    assert plait.compare(model, lambda: scale * layer(x)[0].square().sum()).gradient < 1e-3
+
+
+def test_a_loss_of_the_last_state_alone() -> None:
+    """Its gradient dies out long before the first piece: nothing is missing there, and nothing is divided by it."""
+    torch.manual_seed(0)
+    layer = plait.GRU(3, 16, solver=plait.Shooting(4, warmup=8))
+    model = nn.ModuleList([layer])
+    for T in (604, 608, 2000):
+        x = torch.randn(T, 2, 3)
+        assert plait.compare(model, lambda x=x: layer(x)[1].sum()).gradient < 0.01
+
+
+def test_threads_with_ids_of_their_own() -> None:
+    layer = plait.GRU(4, 8, solver=plait.Shooting(4, fallback=False))
+
+    def work(k: int) -> None:
+        for _ in range(20):
+            layer(torch.randn(40, 2, 4), ids=[k, k + 100])[0].sum().backward()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [None] * 4
+
+
+def test_a_state_that_makes_no_sense() -> None:
+    model = nn.ModuleDict({"in/out": plait.GRU(4, 8, solver=plait.Shooting(4, fallback=False))})
+    model["in/out"](torch.randn(40, 2, 4), ids=[1, 2])[0].sum().backward()
+    saved = solvers.state(model)
+    solvers.load_state(model, saved)
+    assert solvers.state(model).keys() == saved.keys()
+    with pytest.raises(ValueError, match="do not go together"):
+        solvers.load_state(model, {k: t[:1] if k.endswith("about") else t for k, t in saved.items()})
+    solvers.load_state(model, {})
+    assert not solvers.state(model)
+    with pytest.raises(PlaitError, match="numbers that are not finite"):
+        plait.memory(model["in/out"], torch.full((40, 1, 4), torch.nan))
+    with pytest.raises(PlaitError, match="fallback='no': expected True or False"):
+        plait.Shooting(fallback="no")

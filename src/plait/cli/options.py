@@ -17,7 +17,7 @@ Json = Annotated[
 ]
 Out = Annotated[str | None, typer.Option(help="The run folder to make.  (default: runs/TASK-N)")]
 Parallel = Annotated[
-    str | None, typer.Option(help="Train with several processes: data=2, layers=2, or both; see docs/ranks.md.")
+    str | None, typer.Option(help="Train with several processes: data=2, layers=2, time=2; see docs/ranks.md.")
 ]
 MaxRestarts = Annotated[int, typer.Option(help="How often all processes start again after one has failed.")]
 Timeout = Annotated[float, typer.Option(help="Seconds until a process that does not answer counts as lost.")]

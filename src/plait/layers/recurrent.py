@@ -1,6 +1,7 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from itertools import chain
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from . import autograd, custom_op
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
 
+IDS: ContextVar[Tensor | None] = ContextVar("ids", default=None)  # of the call that is under way
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
 
@@ -64,11 +66,11 @@ class Recurrent(nn.RNNBase):
         ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
         if ids is not None:
-            self.__dict__["_plait_ids"] = check_ids(ids)
+            token = IDS.set(check_ids(ids))  # other threads may call this layer with others
             try:
                 return self.forward(input, hx, lengths)
             finally:
-                del self.__dict__["_plait_ids"]
+                IDS.reset(token)
         if lengths is not None:
             return self._plait_lengths(input, hx, lengths)
         cell = self._plait_cell
@@ -190,7 +192,7 @@ class Recurrent(nn.RNNBase):
         pasts = self._plait_pasts
         if pasts is None or pasts.solver != self.solver.text:
             pasts = self.__dict__["_plait_pasts"] = Pasts(self.solver.text)
-        ids = self.__dict__.get("_plait_ids")
+        ids = IDS.get()
         if ids is not None:
             whole = B if part is None else part.whole.B
             if len(ids) != whole:

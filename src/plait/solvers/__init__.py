@@ -27,7 +27,12 @@ def parse(text: str) -> Solver:
     name, _, rest = text.partition(":")
     if name not in SOLVERS:
         raise PlaitError(f"solver '{name}': expected one of {', '.join(SOLVERS)}.")
-    options = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    options: dict[str, str] = {}
+    for part in rest.split(","):
+        option, _, value = part.partition("=")
+        if option in options:
+            raise PlaitError(f"solver {text}: {option} is given twice; give it once.")
+        options |= {option: value} if part else {}
     return SOLVERS[name].of(options)
 
 
@@ -52,11 +57,13 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Takes that from a checkpoint."""
+    """Takes that from a checkpoint, in place of what they had learnt so far. ValueError: it is of another model."""
     modules = dict(model.named_modules())
+    for module in modules.values():
+        module.__dict__.pop("_plait_pasts", None)
     found: dict[str, dict[str, Tensor]] = {}
     for key, t in tensors.items():
-        name, _, rest = key.partition("/")
+        name, _, rest = key.rpartition("/")
         found.setdefault(name, {})[rest] = t
     for name, some in found.items():
         if not hasattr(modules.get(name), "_plait_cell"):

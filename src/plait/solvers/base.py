@@ -87,6 +87,9 @@ class Solver(ABC):
                 raise PlaitError(f"solver {cls.name}: option '{name}' is not known; {has}.")
         return cls(**{name: read(cls.name, name, text, known[name].default) for name, text in options.items()})
 
+    def check_steps(self, T: int) -> None:  # noqa: B027
+        """Refuses sequences of T steps if it cannot solve them. A task asks before it writes anything."""
+
     @abstractmethod
     def forward(
         self,
@@ -168,6 +171,11 @@ def check_tolerance(solver: str, value: Any) -> None:
 
 class NotFinite(PlaitError):
     """States, or their gradients, that are not numbers any more."""
+
+
+def check_flag(solver: str, name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise PlaitError(f"solver {solver}: {name}={value!r}: expected True or False.")
 
 
 def check_finite(residual: float, what: str) -> None:

@@ -55,6 +55,10 @@ def memory(layer: "Recurrent", x: Tensor) -> Memory:
     T, B = rows.shape[:2]
     if T < 4:
         raise PlaitError(f"memory of sequences of {T} steps: give longer ones, thousands if you have them.")
+    layer.check_input(rows, None)
+    if B == 0 or not rows.isfinite().all():
+        what = "no sequence" if B == 0 else "numbers that are not finite"
+        raise PlaitError(f"memory of an input with {what}: give sequences of real numbers.")
     layout, D, found = Layout(T, B), 2 if layer.bidirectional else 1, []
     engine = engines.get(engines.choose(layer.engine, layer._plait_cell, x.dtype, x.device))
     flat = rows.flatten(0, 1)
@@ -89,7 +93,7 @@ def measured(line: Line, wx: Tensor, path: States, layout: Layout) -> tuple[int,
     generator = torch.Generator().manual_seed(0)
     push = [torch.randn(n, s.shape[1], generator=generator, dtype=torch.float64).to(s) for s in path]
     length, size = norms(push), norms([s[before] for s in path])
-    scale = (BELOW * size / length).unsqueeze(1)  # a hundredth of the state
+    scale = (BELOW * size / length).unsqueeze(1).to(push[0])  # a hundredth of the state
     starts = {
         "push": [s[before] + p * scale for s, p in zip(path, push, strict=True)],
         "zeros": [torch.zeros_like(p) for p in push],

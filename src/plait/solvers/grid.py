@@ -195,10 +195,10 @@ def taken(matrix: Tensor, rows: Tensor) -> Tensor:  # (N, .), (n,) -> (n, .)
 
 
 def norms(states: Sequence[Tensor]) -> Tensor:  # (n, .) each -> (n,)
-    """Of all states of a sequence together."""
-    total = states[0].square().sum(1)
+    """Of all states of a sequence together. In float64: squares of gradients are soon too small for float32."""
+    total = states[0].double().square().sum(1)
     for s in states[1:]:
-        total = total + s.square().sum(1)
+        total = total + s.double().square().sum(1)
     return total.sqrt_()
 
 

@@ -1,5 +1,6 @@
 """Multigrid in time: pieces of a few steps run side by side, and coarser grids carry the news across."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..engines import Gradients, Layout, Needs, Prepared
 from ..errors import PlaitError
-from .base import Solve, check_finite, check_number, check_tolerance
+from .base import Solve, check_finite, check_flag, check_number, check_tolerance
 from .grid import Joints, Line, States, largest, taken
 from .levels import Solution, level_ends
 from .past import Visit
@@ -57,12 +58,18 @@ class Multigrid(InPieces):
         for name, known in (("relax", ("F", "FCF")), ("start", ("auto", "coarse"))):
             if getattr(self, name) not in known:
                 raise PlaitError(f"solver {self.name}: {name}={getattr(self, name)}: expected {' or '.join(known)}.")
+        check_flag(self.name, "fallback", self.fallback)
         check_number(self.name, "check_every", self.check_every, 0, 10**9)
         if self.tolerance is not None:
             check_tolerance(self.name, self.tolerance)
 
     def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
         T = layout.T if visit.link is None else visit.link.steps
+        self.check_steps(T)
+        is_whole = self.levels == 1 or self.coarsening >= T
+        return None if is_whole or self.is_resting(visit) else self.coarsening
+
+    def check_steps(self, T: int) -> None:
         fit, steps = 1, T
         while steps >= self.coarsening:
             fit, steps = fit + 1, steps // self.coarsening
@@ -71,8 +78,6 @@ class Multigrid(InPieces):
                 f"solver {self.name}: {self.levels} levels of coarsening {self.coarsening} need at least "
                 f"{self.coarsening ** (self.levels - 1)} steps, and the sequences have {T}: use at most {fit}."
             )
-        is_whole = self.levels == 1 or self.coarsening >= T
-        return None if is_whole or self.is_resting(visit) else self.coarsening
 
     # --- there
     def walk(self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit) -> Walked | None:
@@ -102,6 +107,8 @@ class Multigrid(InPieces):
         gaps.append(gap)
         visit.forward = Solve(count, gap, gap <= bound, 1 + solution.work / len(rows), True)
         if not is_again:
+            if not math.isfinite(gap) and not rows.isfinite().all():
+                check_finite(gap, "the states")
             if self.fallback and self.has_failed(gaps, bound):
                 self.diverged(visit, gaps, "states")
                 return None

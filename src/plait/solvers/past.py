@@ -125,6 +125,9 @@ class Store:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self.slots, self.about, self.tables = {}, np.zeros((0, 3), np.int64), []
         if tensors:
+            n = len(tensors["ids"])
+            if tensors["about"].shape != (n, 3) or any(len(t) != n for t in tensors.values()) or len(tensors) < 3:
+                raise ValueError("its stored states do not go together")
             self.about = tensors["about"].numpy().copy()
             self.slots = {int(i): row for row, i in enumerate(tensors["ids"])}
             self.tables = [tensors[f"states.{k}"].clone() for k in range(len(tensors) - 2)]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..engines import Gradients, Layout, Needs, Prepared, Tape
-from .base import Solve, check_finite, check_number, check_tolerance, say
+from .base import Solve, check_finite, check_flag, check_number, check_tolerance, say
 from .grid import Grid, Joints, Line, States, taken
 from .past import Visit
 from .pieces import OF_GRADIENTS, OF_STATES, InPieces, Walked, about
@@ -59,6 +59,7 @@ class Shooting(InPieces):
 
     def __post_init__(self) -> None:
         check_tolerance(self.name, self.tolerance)
+        check_flag(self.name, "fallback", self.fallback)
         if self.chunks != "auto":
             check_number(self.name, "chunks", self.chunks, 1, 10**6)
         if self.warmup != "auto":

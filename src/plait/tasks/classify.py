@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import solvers
 from ..data import video
 from ..data.labelled import CSV
 from ..data.labelled import read as read_labelled
@@ -42,6 +43,7 @@ class Classify(SampleTask):
         D, C = len(data.columns), len(data.classes)
         batch = s.batch_size(len(train))
         if training:
+            solvers.parse(s.solver).check_steps(int(train.lengths.max()))
             check_training(s, lambda: Pooled(s, D, C), batch * int(train.lengths.max()) * (1 + s.bidirectional))
         else:
             check_use(lambda: Pooled(s, D, C))

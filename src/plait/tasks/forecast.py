@@ -90,6 +90,7 @@ class Forecast(SampleTask):
         log = positive and s.scale != "linear"
         self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
         if training:
+            parse(s.solver).check_steps(s.window)
             check_training(s, lambda: Forecaster(s), max(s.batch_size(n), s.validation_size) * (s.window + s.horizon))
         else:
             check_use(lambda: Forecaster(s))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import solvers
 from ..data import text
 from ..data.sampler import Sampler, longest_first
 from ..data.text import UNK
@@ -44,6 +45,7 @@ class Language(NamedTask):
         V = len(self.vocabulary)
         tokens = s.batch_size(len(train.ids)) * (s.steps if s.by == "streams" else int(train.lengths.max()))
         if training:
+            solvers.parse(s.solver).check_steps(s.steps if s.by == "streams" else int(train.lengths.max()))
             check_training(s, lambda: LanguageModel(s, V), min(tokens, len(train.ids)))
         else:
             check_use(lambda: LanguageModel(s, V))
