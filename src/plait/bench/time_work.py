@@ -58,7 +58,7 @@ def work(folder: Path) -> None:
     warnings.simplefilter("ignore", PlaitWarning)
     torch.set_num_threads(1)
     order = json.loads((folder / ORDER).read_text())
-    T, H = (1024, 32) if order["quick"] else (8192, 64)
+    T, H = (16384, 32) if order["quick"] else (8192, 64)
     everyone = Mesh(data=1, time=RANKS, timeout=TIMEOUT)
     torch.manual_seed(order["seed"])
     found = measured(everyone, T, H, order["repeats"])

@@ -52,6 +52,7 @@ class Visit:
         self.name = name
         self.link = link  # to other ranks, if each has some of the steps
         self.ids = ids  # (B,): which sequences these are, longest first; None: nobody has said
+        self.rows: Tensor | None = None  # the input, in the order of the pieces
         self.forward: Solve | None = None
         self.backward: Solve | None = None
         self.left: Any = None  # whatever the solver's way back needs, beside the tape; None: the walk was serial

@@ -30,6 +30,7 @@ HOT = 4  # a gap that is too large; half of it is left at the next call
 CALM = 4  # calls in a row with gaps far below the bound
 BUDGET, STRIKES = 0.5, 3  # steps of repairs for each step of the sequence that are too much; how often
 NARROW = 128  # units of a layer that has the first of these numbers of pieces for each thread; others have the second
+WORTH = 1 << 18  # steps times units of a sequence, below which the work beside the kernels outweighs the gain
 LANES = (4, 2)  # the kernel's speed hardly grows with more
 
 
@@ -88,6 +89,8 @@ class Shooting(InPieces):
         lanes = torch.get_num_threads() * LANES[p.H > NARROW]
         steps = max(visit.past.numbers[name] for name in ("cold", "back"))
         fill, fit = max(least - 1, int(lanes * layout.T / layout.N)), layout.T // max(1, 2 * steps)
+        if layout.T * p.H < WORTH:
+            fit = 0
         if not self.fallback:
             return max(least, min(fill, fit))
         if fill < least:
@@ -99,13 +102,14 @@ class Shooting(InPieces):
             )
         elif fit < least:
             T = f"{layout.T} steps" if visit.link is None else f"{layout.T} steps on a rank"
-            why = f"sequences of {T}, and warm-ups of {steps}: they are too short to be cut"
+            why = f"sequences of {T} are too short to be cut (with warm-ups of {steps}, and {p.H} units)"
             say(visit, "short", f"solver shooting: {why}, and are walked in one go.")
         return min(fill, fit)
 
     def walk(self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit) -> Walked | None:
         engine, p, grid = line.engine, line.p, joints.grid
-        rows, bound, is_again = taken(x, grid.rows), OF_STATES * self.tight(visit), visit.starts is not None
+        bound, is_again = OF_STATES * self.tight(visit), visit.starts is not None
+        rows = visit.rows = taken(x, grid.rows)
         if visit.starts is None:
             starts, steps = self.guesses(line, x, initial, joints, visit)
         else:
@@ -233,7 +237,9 @@ class Shooting(InPieces):
     ) -> Gradients:
         joints, numbers = visit.left, visit.past.numbers
         engine, p, grid = line.engine, line.p, joints.grid
-        rows, d_out = taken(x, grid.rows), None if d_rows is None else taken(d_rows, grid.rows)
+        rows, d_out = visit.rows, None if d_rows is None else taken(d_rows, grid.rows)
+        if rows is None:
+            rows = taken(x, grid.rows)
         tape = p.room(grid.layout, 1).tape(memory, grid.layout)
         d_ends = line.zeros(grid.n, x)
         for d_end, d in zip(d_ends, d_last, strict=True):
