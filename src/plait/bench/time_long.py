@@ -40,7 +40,7 @@ def long(order: Order) -> list[Row]:
             rows.append(raced(order, net, H, T))
     order.remarks.append(
         f"long: blocks of {STEPS} training steps on {SEQUENCES} unseen sequences, in turns; push, zeros: steps until "
-        "a push, or a start from zeros, is forgotten; faster: than one exact walk, with quartiles; torch: nn.GRU's time "
+        "a push, or a start from zeros, is forgotten; faster: than one walk, with quartiles; torch: nn.GRU's time "
         "over shooting's; off: the largest error of a gradient, end to end."
     )
     return rows
