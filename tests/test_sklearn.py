@@ -42,7 +42,7 @@ def waves(n: int = 40, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     ("estimator", "passed"),
     [
         (SequenceClassifier(**SMALL), 53),
-        (SequenceRegressor(**SMALL), 51),
+        pytest.param(SequenceRegressor(**SMALL), 51, marks=pytest.mark.slow),
         pytest.param(SequenceForecaster(**(SMALL | {"epochs": 60})), 51, marks=pytest.mark.slow),
     ],
 )

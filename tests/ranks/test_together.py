@@ -292,7 +292,11 @@ def test_what_is_wrong_with_parallel_is_said_before_anything_starts(refused, emp
         ("data=2,data=2", "--parallel data=2,data=2: data is given twice; give it once."),
         ("data=0", "--parallel data=0: expected a whole number from 1 to 100000."),
         ("layers=two", "--parallel layers=two: expected a whole number from 1 to 100000."),
-        ("time=2", "--parallel time=2: ranks along time are not supported yet; leave time out."),
+        (
+            "time=2",
+            "time=2 with solver serial: ranks would wait for each other; use one that cuts time, such as shooting "
+            "(--solver shooting, solver=plait.Shooting()).",
+        ),
     ):
         assert refused("train", "forecast", "--parallel", mesh) == f"plait: {sentence}\n"
     assert refused("train", "forecast", "--max-restarts", "-1") == "plait: max_restarts -1: must be at least 0.\n"

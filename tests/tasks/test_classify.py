@@ -227,9 +227,18 @@ def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
     "options",
     [
         (),
-        ("--layers", "2", "--dropout", "0.3", "--bidirectional", "--cell", "lstm"),
-        ("--solver", "shooting:chunks=3,warmup=2"),
-        ("--solver", "multigrid:levels=2,coarsening=2", "--cell", "implicit_gru"),
+        (
+            "--layers",
+            "2",
+            "--dropout",
+            "0.3",
+            "--bidirectional",
+            "--cell",
+            "lstm",
+            "--solver",
+            "shooting:chunks=3,warmup=2",
+        ),
+        pytest.param(("--solver", "multigrid:levels=2,coarsening=2", "--cell", "implicit_gru"), marks=pytest.mark.slow),
     ],
 )
 def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...], plait) -> None:

@@ -8,7 +8,9 @@ import torch
 from .. import cells, engines, tasks
 from ..errors import PlaitError, between
 from ..ranks.shape import Shape
+from ..ranks.time import check_cuts
 from ..ranks.world import find
+from ..solvers import parse
 from ..tasks.base import NamedTask, too_small
 from ..training import signals
 from ..training.loop import Outcome, train
@@ -53,6 +55,8 @@ def train_task(asked: Asked) -> int:
         shape = shape or mesh_of(config, asked.resume)
     else:
         tasks.get(asked.task).kind(**asked.options)  # what is wrong with them is said once, not by every rank
+        if shape is not None and shape.time > 1:
+            check_cuts(shape.time, parse(asked.options["solver"]))
     if asked.max_restarts and (shape is None or shape.size == 1):
         raise PlaitError(f"--max-restarts {asked.max_restarts} goes with --parallel: leave it out.")
     if shape is not None and shape.size > 1:

@@ -20,7 +20,7 @@ from .schedule import split
 from .shape import AXES, Shape
 from .stack import AnyHead, Loss, Network, Stack
 from .talk import all_ranks, new_group, tell_all
-from .time import split_time
+from .time import check_cuts, split_time
 
 
 def backend(device: str) -> str:
@@ -104,11 +104,8 @@ class Mesh:
         Give all time ranks the same batches, weights and random numbers.
         """
         for module in model.modules():
-            if isinstance(module, Recurrent) and not module.solver.sweeps:
-                raise PlaitError(
-                    f"time={self.shape.time} with solver {module.solver}: ranks would wait for each other; use one "
-                    "that cuts time, such as shooting (--solver shooting, solver=plait.Shooting())."
-                )
+            if isinstance(module, Recurrent):
+                check_cuts(self.shape.time, module.solver)
         split_time(model, self.group("time"))
 
     def sum(self, *numbers: float) -> list[float]:

@@ -18,8 +18,8 @@ COLORS = {
     "G": "#9d755d",
     "A": "#9ecae9",
     "B": "#ffbf79",
-    "S": "#9ecae9",
-    "C": "#b279a2",
+    "S": "#72b7b2",
+    "C": "#d67195",
 }
 LIGHT = "VABS"  # the numbers on these are black
 NARROW = 0.018  # of the whole width: a bar below it has no number

@@ -16,7 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..errors import PlaitError
 from ..layout import Layout, Whole
+from ..solvers import Solver
 
 States = list[Tensor]
 
@@ -255,6 +257,15 @@ class Last(torch.autograd.Function):
         for d, n in enumerate(ctx.leaves):
             found[d, :n] = 0
         return found, None, None
+
+
+def check_cuts(ranks: int, solver: Solver) -> None:
+    """Time ranks are of no use to a solver that does not cut time."""
+    if not solver.sweeps:
+        raise PlaitError(
+            f"time={ranks} with solver {solver}: ranks would wait for each other; use one that cuts time, such as "
+            "shooting (--solver shooting, solver=plait.Shooting())."
+        )
 
 
 def split_time(model: nn.Module, group: dist.ProcessGroup) -> None:
