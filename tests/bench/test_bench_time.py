@@ -12,7 +12,7 @@ from plait.bench.time_pictures import PANELS, picture_of
 from plait.ranks.schedule import simulate
 from plait.ranks.time_schedule import TimeCosts, multigrid, multigrid_cost, predicted, shooting, shooting_cost
 
-COSTS = TimeCosts(*[1e-6] * 3, 1e-5, 4e-6, 1e-6, 1e-6, 1e-9, 4e-6, 4e-6)
+COSTS = TimeCosts(*[1e-6] * 3, 1e-5, 4e-6, 1e-6, 1e-6, 1e-9, 0.0, 4e-6, 4e-6)
 
 
 def test_what_the_networks_learn() -> None:

@@ -71,7 +71,12 @@ def work(folder: Path) -> None:
         row("data=2, two sequences", RANKS, T, found["data"], found["serial two"], "measured"),
         row("layers=2, two layers", RANKS, T, found["layers"], found["serial layers"], "measured"),
     ]
-    result = {"rows": rows, "costs": costs(H, found["message"], found["meet"]), "T": T, "serial": found["serial"]}
+    result = {
+        "rows": rows,
+        "costs": costs(H, found["message"], found["meet"], found["gather"]),
+        "T": T,
+        "serial": found["serial"],
+    }
     if dist.get_rank() == 0:
         (folder / RESULT).write_text(json.dumps(result))
 
@@ -124,6 +129,9 @@ def measured(everyone: Any, T: int, H: int, repeats: int) -> dict[str, float]:
             dist.recv(state, 0, group=link)
 
     contenders["message"] = message
+    rows, outputs = T // 2, torch.zeros(T // 2, H)
+    others = [torch.empty_like(outputs) for _ in range(2)]
+    contenders["gather"] = lambda: dist.all_gather(others, outputs, group=link)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for k in range(repeats + 2):
         for name, call in contenders.items():
@@ -132,10 +140,11 @@ def measured(everyone: Any, T: int, H: int, repeats: int) -> dict[str, float]:
             call()
             if k > 1:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: median(some) for name, some in seconds.items()}
+    found = {name: median(some) for name, some in seconds.items()}
+    return {**found, "gather": found["gather"] / rows}
 
 
-def costs(H: int, message: float, meet: float) -> dict[str, float]:
+def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float]:
     """What a step of each kind costs on one thread, from two lengths."""
     import torch
 
@@ -183,6 +192,7 @@ def costs(H: int, message: float, meet: float) -> dict[str, float]:
         "message": message,
         "meet": meet,
         "loss": timing(judged).median / 1024,
+        "gather": gather,
         "walk": one["forward"],
         "walk_back": one["both"] - one["forward"],
     }

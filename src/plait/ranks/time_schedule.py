@@ -17,6 +17,7 @@ class TimeCosts(NamedTuple):
     message: float  # a state from one rank to the next
     meet: float  # a number that all ranks agree on, for each doubling of their number
     loss: float  # a row of the output, which all ranks judge
+    gather: float  # a row of another rank's output
     walk: float  # a step of one walk
     walk_back: float  # the same, back
 
@@ -76,7 +77,7 @@ def shooting_cost(costs: TimeCosts, ranks: int, T: int, warm: int, back: int) ->
             "A": costs.call + min(warm, mine) * costs.sweep,
             "F": costs.call + mine * costs.forward,
             "C": met,
-            "D": T * costs.loss + met,
+            "D": T * costs.loss + met + (T - mine) * costs.gather,
             "B": costs.call + min(back, mine) * costs.sweep,
             "I": costs.call + mine * costs.back,
             "R": met,
@@ -97,7 +98,7 @@ def multigrid_cost(costs: TimeCosts, ranks: int, T: int, c: int, levels: int, sw
             "S": sweeps * (costs.call + mine * costs.sweep),
             "C": met + costs.call + coarsest * costs.coarse + between * costs.sweep,
             "F": costs.call + mine * costs.forward,
-            "D": T * costs.loss + met,
+            "D": T * costs.loss + met + (T - mine) * costs.gather,
             "I": costs.call + mine * costs.back,
             "R": met,
         }
