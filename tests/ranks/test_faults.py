@@ -158,6 +158,7 @@ def test_kills_and_restarts(start: Start, peace: Callable[[str], Peace], plait) 
     assert plait("evaluate", "run")[0] == 0
 
 
+@pytest.mark.slow
 def test_kill_and_ctrl_c_without_restarts(start: Start, peace: Callable[[str], Peace]) -> None:
     """The line that names the killed one ends with the command that goes on; and so does Ctrl-C."""
     rng, mesh = Random(), "layers=2:chunks=2"
@@ -236,6 +237,7 @@ def torchrun(*options: str) -> tuple[str, ...]:
     return program, "--master-port", str(free_port()), "--nproc-per-node", "2", *options, "-m", "plait"
 
 
+@pytest.mark.slow
 def test_torchrun_starts_all_again(start: Start, peace: Callable[[str], Peace]) -> None:
     """The survivor names the killed one, and the next attempt goes on with the same run."""
     job = start(*torchrun("--max-restarts", "1"), *TRAIN, "--parallel", "data=2")
@@ -260,6 +262,7 @@ def by_hand(start: Start, *command: str) -> list[Job]:
     return [start(*PLAIT, *command, PMI_RANK=str(r), MPI_LOCALRANKID=str(r), **about) for r in range(2)]
 
 
+@pytest.mark.slow
 def test_a_rank_of_mpiexec_that_is_killed(start: Start) -> None:
     jobs = by_hand(start, *TRAIN, "--parallel", "data=2", "--out", "run")
     jobs[0].trains()

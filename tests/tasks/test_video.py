@@ -184,6 +184,7 @@ def test_a_broken_clip_is_named_and_skipped_only_if_asked(kind: str, here: Path,
     assert "clips: 9 to train, 3 to test; " in out
 
 
+@pytest.mark.slow
 def test_killed_while_features_are_made_it_goes_on_where_it_was(here: Path) -> None:
     """A real process, killed after some clips: those are not made again, and the run is that of one left in peace."""
     code = (
