@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from plait.bench import ranks
 from plait.bench.ranks_account import Share, data_shares, data_simulated, layer_shares, server_simulated
 from plait.bench.ranks_race import Order, lasted
 from plait.bench.ranks_report import TABLES, closing, remarks
 from plait.bench.ranks_scaling import karp_flatt
 from plait.bench.ranks_text import SentenceBatches, StreamBatches, beginning, made_up
 from plait.bench.ranks_training import rows_of, smoothed
+from plait.ranks import launch
 from plait.ranks.schedule import Op, wavefront
 
 TINY = ("--layers", "2", "--hidden", "8", "--embedding", "4", "--batch", "4", "--steps", "5", "--ranks", "2")
@@ -222,15 +222,17 @@ def test_what_cannot_be_measured(refused, book: str, args: list[str], sentence: 
     assert sentence in refused("bench", "ranks", *args)
 
 
-def test_a_job_that_fails(refused, plait, book: str, monkeypatch) -> None:
-    args = ("bench", "ranks", "--quick", "--data", book, *TINY)
+@pytest.mark.parametrize("question", ["ranks", "time"])
+def test_a_job_that_fails(refused, plait, book: str, monkeypatch, question: str) -> None:
+    options = {"ranks": ("--data", book, *TINY), "time": ("--parts", "ranks")}
+    args = ("bench", question, "--quick", *options[question])
 
     def failing(argv: list[str], count: int, *, say, **_: object) -> int:
         say("rank 1 on here was killed (SIGKILL).")
         return 1
 
-    monkeypatch.setattr(ranks, "launch", failing)
+    monkeypatch.setattr(launch, "launch", failing)
     assert refused(*args) == "plait: rank 1 on here was killed (SIGKILL).\n"
-    monkeypatch.setattr(ranks, "launch", lambda *_, **__: 130)
+    monkeypatch.setattr(launch, "launch", lambda *_, **__: 130)
     code, out, _ = plait(*args)
     assert (code, out) == (130, "")

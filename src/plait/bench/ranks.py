@@ -6,26 +6,24 @@ take turns step by step: what a speed-up compares ran within seconds of each oth
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 from ..errors import PlaitError, between
-from ..ranks.ends import STOPPED
-from ..ranks.launch import launch
 from ..tasks.corpus import Corpus
 from ..tasks.language_model import LanguageModel
 from ..tasks.memory import check_fits, weights_of
 from ..tasks.pictures import check_picture
 from ..tasks.settings import LanguageSettings
 from ..training.files import write_whole
+from .job import ORDER, started
 from .options import Repeats, Seed, Text
 from .ranks_race import Order, Row
 from .ranks_report import TABLES, closing, remarks
 from .ranks_text import StreamBatches, beginning, made_up
 from .ranks_training import perplexities
-from .ranks_work import ORDER, PICTURE, RESULT
+from .ranks_work import PICTURE
 from .report import Report, check
 
 FULL = (8, 400, 35)  # layers, units, steps: the second paper's
@@ -112,15 +110,5 @@ def measured(order: Order, corpus: Corpus, folder: Path) -> tuple[list[Row], lis
     for name, content in corpus.files().items():
         (folder / name).write_bytes(content)
     (folder / ORDER).write_text(json.dumps(order.as_dict()))
-    said: list[str] = []
-    code = launch(
-        [str(folder)], order.ranks, threads=1, max_restarts=0, say=said.append, module="plait.bench.ranks_work"
-    )
-    if code == 0:
-        found = json.loads((folder / RESULT).read_text())
-        return found["rows"], found["remarks"]
-    if code == STOPPED or not said:
-        for line in said:
-            print(f"plait: {line}", file=sys.stderr)
-        sys.exit(code)
-    raise PlaitError(" ".join(said))
+    found = started(folder, order.ranks, "plait.bench.ranks_work")
+    return found["rows"], found["remarks"]

@@ -14,10 +14,10 @@ from ..ranks.mesh import Mesh
 from ..ranks.talk import all_ranks, tell_all
 from ..tasks.corpus import Corpus
 from ..tasks.settings import LanguageSettings
+from .job import TIMEOUT
 from .ranks_text import SentenceBatches, Source, StreamBatches
 from .ranks_ways import Alone, Net, Way
 
-TIMEOUT = 300.0  # seconds that a rank may sleep while others work
 Row = dict[str, Any]
 Seconds = Mapping[str, Sequence[float]]
 

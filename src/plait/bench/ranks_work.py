@@ -1,45 +1,12 @@
 """What each process of `bench ranks` runs: `python -m plait.bench.ranks_work FOLDER`. The first one writes the rows."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..ranks.world import find, quieten
-from ..training import signals
+from .job import ORDER, RESULT, main
 
-ORDER, RESULT, PICTURE = "order.json", "result.json", "wavefront.png"  # in the folder
-
-
-def run(folder: Path) -> int:
-    """-> the exit code"""
-    from ..errors import PlaitError
-    from ..ranks.group import join
-    from ..ranks.heartbeat import LOST, Lost
-    from .ranks_race import TIMEOUT
-
-    world = find(os.environ)
-    if world is None:
-        print("plait: ranks_work is started by plait bench ranks.", file=sys.stderr)
-        return 2
-    group = join(world, TIMEOUT)
-    try:
-        with group.talking():
-            work(folder)
-        group.close()
-        return 0
-    except PlaitError as e:
-        group.tell(str(e))
-        group.close(together=False)
-        if isinstance(e, Lost):
-            return LOST
-        if world.rank == 0:
-            print(f"plait: {e}", file=sys.stderr)
-        return 2
-    except BaseException:
-        group.close(together=False)
-        raise
+PICTURE = "wavefront.png"  # in the folder
 
 
 def work(folder: Path) -> None:
@@ -66,6 +33,4 @@ def work(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    signals.listen()
-    quieten(os.environ)
-    sys.exit(run(Path(sys.argv[1])))
+    main("ranks", work)

@@ -1,37 +1,25 @@
 """Time over ranks: measured with two processes, predicted for more from costs that were measured here."""
 
 import json
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import PlaitError
-from ..ranks.ends import STOPPED
-from ..ranks.launch import launch
 from ..ranks.time_schedule import TimeCosts, multigrid, multigrid_cost, predicted, shooting, shooting_cost
+from .job import ORDER, started
 from .time_order import Order, Row
 
 RANKS, WARM = 2, 192
 BEYOND = (4, 8, 16, 32, 64)
-ORDER, RESULT = "order.json", "result.json"
 
 
 def ranks(order: Order) -> list[Row]:
     """Starts two processes of one thread, which measure."""
-    said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="plait-") as name:
-        folder = Path(name)
         asked = {k: v for k, v in asdict(order).items() if k in ("quick", "repeats", "seed")}
-        (folder / ORDER).write_text(json.dumps(asked))
-        code = launch([name], RANKS, threads=1, max_restarts=0, say=said.append, module="plait.bench.time_work")
-        if code == 0:
-            found = json.loads((folder / RESULT).read_text())
-    if code == STOPPED:
-        sys.exit(code)
-    if code:
-        raise PlaitError(" ".join(said) or "the processes of section ranks have failed: run it again.")
+        (Path(name) / ORDER).write_text(json.dumps(asked))
+        found = started(Path(name), RANKS, "plait.bench.time_work")
     rows: list[Row] = found["rows"]
     costs, T, unsplit = TimeCosts(**found["costs"]), found["T"], found["serial"]
     rows += strong(costs, T, unsplit, rows) + weak(costs)

@@ -1,48 +1,15 @@
 """What each process of section `ranks` runs: `python -m plait.bench.time_work FOLDER`. The first writes the rows."""
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..ranks.world import find, quieten
-from ..training import signals
+from .job import ORDER, RESULT, TIMEOUT, main
 
 I = 16
-TIMEOUT = 120.0
-
-
-def run(folder: Path) -> int:
-    """-> the exit code"""
-    from ..errors import PlaitError
-    from ..ranks.group import join
-    from ..ranks.heartbeat import LOST, Lost
-
-    world = find(os.environ)
-    if world is None:
-        print("plait: time_work is started by plait bench time.", file=sys.stderr)
-        return 2
-    group = join(world, TIMEOUT)
-    try:
-        with group.talking():
-            work(folder)
-        group.close()
-        return 0
-    except PlaitError as e:
-        group.tell(str(e))
-        group.close(together=False)
-        if isinstance(e, Lost):
-            return LOST
-        if world.rank == 0:
-            print(f"plait: {e}", file=sys.stderr)
-        return 2
-    except BaseException:
-        group.close(together=False)
-        raise
 
 
 def work(folder: Path) -> None:
@@ -53,7 +20,7 @@ def work(folder: Path) -> None:
 
     from ..errors import PlaitWarning
     from ..ranks.mesh import Mesh
-    from .time_ranks import ORDER, RANKS, RESULT, row
+    from .time_ranks import RANKS, row
 
     warnings.simplefilter("ignore", PlaitWarning)
     torch.set_num_threads(1)
@@ -154,10 +121,8 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
     from .report import interleaved, timing
 
     layer = ImplicitGRU(I, H)
-    cell, engine = (
-        layer._plait_cell,
-        engines.get(engines.choose(layer.engine, layer._plait_cell, torch.float32, torch.device("cpu"))),
-    )
+    cell = layer._plait_cell
+    engine = engines.get(engines.choose(layer.engine, cell, torch.float32, torch.device("cpu")))
     w = Weights.of(cell, [p.detach() for p in layer.parameters()], bias=True)
     ps = [engine.prepare(cell, w)]
     needs = Needs.all(ps)._replace(x=False)
@@ -199,6 +164,4 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
 
 
 if __name__ == "__main__":
-    signals.listen()
-    quieten(os.environ)
-    sys.exit(run(Path(sys.argv[1])))
+    main("time", work)

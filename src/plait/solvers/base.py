@@ -5,7 +5,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -22,9 +22,7 @@ class Solve:
     """How a pass through time went, forward or backward."""
 
     iterations: int = 1  # passes over all pieces, or a part of them, until they fitted together
-    residual: float = (
-        0.0  # the largest gap that is left between two pieces, relative to the states (or their gradients)
-    )
+    residual: float = 0.0  # the largest gap left between two pieces, relative to the states (or their gradients)
     converged: bool = True  # whether that is within the tolerance
     work: float = 1.0  # steps taken for each step of the sequences: 1 is what one walk takes
     split: bool = False  # whether time was cut into pieces; if not, it was one exact walk
@@ -147,7 +145,7 @@ def read(solver: str, name: str, text: str, default: Any) -> Any:
     if is_whole and re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
         return int(text)
     try:
-        if is_whole or default is MISSING:
+        if is_whole:
             raise ValueError
         return float(text)
     except ValueError:
@@ -156,11 +154,9 @@ def read(solver: str, name: str, text: str, default: Any) -> Any:
         raise PlaitError(f"solver {solver}: {name}={text}: expected {kind}{also}.") from None
 
 
-def check_number(solver: str, name: str, value: Any, least: float, most: float, *, whole: bool = True) -> None:
-    kind = "a whole number" if whole else "a number"
-    fits = isinstance(value, int if whole else (int | float)) and not isinstance(value, bool)
-    if not fits or not least <= value <= most:
-        raise PlaitError(f"solver {solver}: {name}={value!r}: expected {kind} from {least} to {most}.")
+def check_number(solver: str, name: str, value: Any, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise PlaitError(f"solver {solver}: {name}={value!r}: expected a whole number from {least} to {most}.")
 
 
 def check_tolerance(solver: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Sequences cut into pieces that run side by side, and which piece follows which."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ class Grid:
     """
 
     def __init__(self, whole: Layout, c: int, reverse: bool = False) -> None:
-        self.whole, self.c, self.reverse = whole, c, reverse
+        self.whole, self.c = whole, c
         self.layout, rows, piece, sequence = whole.pieces(c)
         self.walk = whole.backwards if reverse else None  # (N,): for each row in the order of the walk, its row
         self.rows = rows if self.walk is None else self.walk[rows]  # (N,): for each row of the pieces, its row
@@ -51,18 +51,12 @@ class Grid:
         found: Grid = layout.cache[key]
         return found
 
-    def row_of(self, sequence: Whole, step: Whole) -> Tensor:
-        """The row in the pieces, of a step of a sequence."""
-        piece, step = np.divmod(step, self.c)
-        return torch.from_numpy(self.layout.first_rows[step] + self.place[piece, sequence])
-
-    @property
+    @cached_property
     def places(self) -> Tensor:  # (N,)
         """For each row of the layout, its row in the pieces."""
-        if not hasattr(self, "_places"):
-            self._places = torch.empty_like(self.rows)
-            self._places[self.rows] = torch.arange(len(self.rows))
-        return self._places
+        found = torch.empty_like(self.rows)
+        found[self.rows] = torch.arange(len(self.rows))
+        return found
 
     def windows(self, steps: Whole, leaves: int = 0) -> Spans:  # (m + leaves,)
         """So many steps before each inner piece, or as many as there are; and before the ends of the first sequences.
@@ -86,6 +80,13 @@ class Grid:
         which = pieces.numpy()
         ends = np.minimum(self.layout.lengths[which], end)
         return self.layout.spans(which, np.full_like(ends, first), ends)
+
+    def at_ends(self, last: Sequence[Tensor | None], zeros: States) -> States:  # (B, .) each -> (n, .)
+        """What the last piece of each sequence has; zeros for all others."""
+        for zero, d in zip(zeros, last, strict=True):
+            if d is not None:
+                zero[self.last] = d
+        return zeros
 
     def states_at(self, tape: Tape, pieces: Tensor, step: Whole) -> States:  # (n, .) each
         """What some pieces have before a step of theirs."""
@@ -177,7 +178,7 @@ class Line:
     """One direction of a layer. Solvers walk it forward: in reverse the grid has turned the rows round."""
 
     def __init__(self, engine: Engine, p: Prepared) -> None:
-        self.engine, self.reverse = engine, p.reverse
+        self.engine = engine
         self.p = engine.prepare(p.cell, p.weights, False) if p.reverse else p
         self.widths = p.widths
 

@@ -38,9 +38,7 @@ class Level:
             lengths, before = link.departures(grid.c)
             piece = piece + before[sequence]
         self.coarse = coarse_layout(lengths)
-        self.rows = torch.from_numpy(
-            self.coarse.first_rows[piece] + sequence
-        )  # (m,): of each departure, on the next grid
+        self.rows = torch.from_numpy(self.coarse.first_rows[piece] + sequence)  # (m,): on the next grid
 
     def points(self, values: States) -> States:  # (m, .) -> (Nc, .)
         """From what this rank's departures have to all points of the next grid."""

@@ -178,10 +178,7 @@ class Multigrid(InPieces):
         solution = Solution(line, joints, engine.project(p, rows), self.levels, self.relax, initial)
         level, departures = solution.levels[0], joints.departures
         tapes = solution.linearise(grid.states_at(tape, departures, grid.layout.lengths[departures.numpy()]))
-        d_ends = line.zeros(grid.n, x)
-        for d_end, d in zip(d_ends, d_last, strict=True):
-            if d is not None:
-                d_end[grid.last] = d
+        d_ends = grid.at_ends(d_last, line.zeros(grid.n, x))
 
         def sweep(between: States) -> States:
             d = [d_out, *[None] * (len(d_ends) - 1)]

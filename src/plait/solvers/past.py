@@ -22,8 +22,8 @@ class Past:
     numbers: whatever the solver counts and adapts, by name
     """
 
-    def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
-        self.numbers: dict[str, int] = dict(numbers or {})
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
         self.store = Store()
         self.said: set[str] = set()  # what the user was told already
 
@@ -57,9 +57,7 @@ class Visit:
         self.backward: Solve | None = None
         self.left: Any = None  # whatever the solver's way back needs, beside the tape; None: the walk was serial
         self.initial: Sequence[Tensor] | None = None  # per state (B, .): what the sequences began with
-        self.starts: Sequence[Tensor] | None = (
-            None  # per state: what the pieces began with. A second run takes the same
-        )
+        self.starts: Sequence[Tensor] | None = None  # per state: what the pieces began with; a second run takes them
 
     def __deepcopy__(self, memo: object) -> None:
         return

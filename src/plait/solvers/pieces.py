@@ -71,17 +71,13 @@ class InPieces(Solver):
         visits: Sequence[Visit] = (),
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         is_split = any(visit.link is not None for visit in visits)
-        if not visits or not layout.N or not (keep or is_split):
+        cuts: list[int | None] = [None] * len(ps)
+        if keep and visits and layout.N:
+            cuts = [agreed(self.cut_again(p, layout, visit), visit) for p, visit in zip(ps, visits, strict=True)]
+        if not layout.N or not (any(cuts) or is_split):
             for visit in visits:
                 visit.forward, visit.left = EXACT, None
             return engine.forward(ps, x, state0, layout, keep=keep)
-        cuts: list[int | None] = [None] * len(ps)
-        if keep:
-            cuts = [agreed(self.cut_again(p, layout, visit), visit) for p, visit in zip(ps, visits, strict=True)]
-        if not any(cuts) and not is_split:
-            for visit in visits:
-                visit.forward, visit.left = EXACT, None
-            return engine.forward(ps, x, state0, layout, keep=True)
         rows, found = x.flatten(0, -2), []
         for d, (p, visit, c) in enumerate(zip(ps, visits, cuts, strict=True)):
             walked, line = None, Line(engine, p)

@@ -186,10 +186,8 @@ class Shooting(InPieces):
             at = torch.from_numpy(slots[sequence[known]]), torch.from_numpy(piece[known] - 1)
             for state, table in zip(begin, store.tables, strict=True):
                 state[:m][torch.from_numpy(known)] = table[at]
-        of, reach = (
-            np.concatenate([sequence, np.arange(leaves)]),
-            np.concatenate([piece * grid.c, grid.whole.lengths[:leaves]]),
-        )
+        of = np.concatenate([sequence, np.arange(leaves)])
+        reach = np.concatenate([piece * grid.c, grid.whole.lengths[:leaves]])
         whole = torch.from_numpy((steps >= reach) & (of >= enters))  # from the start of the sequence
         if whole.any():
             for state, given in zip(begin, initial, strict=True):
@@ -241,10 +239,7 @@ class Shooting(InPieces):
         if rows is None:
             rows = taken(x, grid.rows)
         tape = p.room(grid.layout, 1).tape(memory, grid.layout)
-        d_ends = line.zeros(grid.n, x)
-        for d_end, d in zip(d_ends, d_last, strict=True):
-            if d is not None:
-                d_end[grid.last] = d
+        d_ends = grid.at_ends(d_last, line.zeros(grid.n, x))
         steps = carry_back(line, joints, tape, d_out, d_ends, numbers["back"])
         at_ends = [d.unsqueeze(0) for d in d_ends]
         g = engine.backward([p], rows, [memory], d_out, at_ends, grid.layout, needs=needs, spend=spend)
