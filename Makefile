@@ -1,11 +1,12 @@
 # make train      a trained forecaster and its picture, from an empty machine with Python 3.11 and make
 # make test       lint, types and every quick test (under 10 minutes on 2 cores)
 # make test-slow  the long ones
+# make test-cuda  the CUDA kernels, without a device: in the simulator, and compiled for three architectures
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow clean
+.PHONY: train test test-slow test-cuda clean
 
 train: $(VENV)/installed
 	$(BIN)/plait train forecast
@@ -20,6 +21,9 @@ test: $(VENV)/installed-test
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m slow
 
+test-cuda: $(VENV)/installed-cuda
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cuda -n 2 --dist worksteal tests/cuda
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
@@ -30,6 +34,11 @@ $(VENV)/installed-test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $(VENV)/installed $@
+
+# The compilers, not a CUDA build of torch.
+$(VENV)/installed-cuda: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --editable '.[test,cuda,triton]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

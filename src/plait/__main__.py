@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 from .training import signals
 
@@ -19,7 +20,8 @@ def main() -> None:
         run()
     finally:
         signals.ignore()  # the command is done, and a signal would only disturb Python's own exit
-        gc.freeze()  # Python need not look through all that torch has made before it ends: half a second
+        if "triton" not in sys.modules:  # it would complain that something of it is left
+            gc.freeze()  # Python need not look through all that torch has made before it ends: half a second
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from plait.ladder.rungs import engine_deviation
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", engines.names())
+@pytest.mark.parametrize("name", engines.of_the_host())
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
 def test_longer_steps_and_ragged_walks_equal_the_step_iterated(name: str, cell) -> None:
     generator = torch.Generator().manual_seed(3)

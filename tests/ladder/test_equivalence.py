@@ -160,7 +160,7 @@ SWITCHES = ("bias", "batch_first", "bidirectional", "training", "with_hx", "drop
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:TF32 acceleration")
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", engines.of_the_host())
 @pytest.mark.parametrize("cell", list(CELLS))
 def test_layers_equal_torch(cell: str, engine: str) -> None:
     """All constructor options x all forms of input x both dtypes, drawn at random: at least 70 for each of 30 pairs.

@@ -25,6 +25,11 @@ ENGINES = {  # name -> where it is
     "numpy": (".numpy", "NumpyEngine"),
     "python": (".python", "PythonEngine"),
     "python:quadratic": (".python", "QuadraticEngine"),
+    "cuda:v1": (".cuda", "Version1"),
+    "cuda:v2": (".cuda", "Version2"),
+    "cuda:v3": (".cuda", "Version3"),
+    "cuda:v4": (".cuda_blocks", "BlocksEngine"),
+    "cuda": (".cuda_blocks", "CudaEngine"),
 }
 AUTO = ("fused", "torch")  # what `auto` tries, best first
 
@@ -32,6 +37,11 @@ AUTO = ("fused", "torch")  # what `auto` tries, best first
 def names() -> list[str]:
     """All engines, whether they can run here or not: `get(name).why_not(...)` tells."""
     return list(ENGINES)
+
+
+def of_the_host() -> list[str]:
+    """Those that need no device."""
+    return [name for name in ENGINES if not name.startswith("cuda")]
 
 
 @cache
@@ -73,4 +83,4 @@ def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.devic
 
 
 __all__ = ["AUTO", "ENGINES", "Derivative", "Engine", "Gradients", "Layout", "Needs", "Prepared", "Tape", "Weights"]
-__all__ += ["check_name", "choose", "get", "names"]
+__all__ += ["check_name", "choose", "get", "names", "of_the_host"]

@@ -15,7 +15,7 @@ from ..cells.trace import why_untraceable
 from ..errors import PlaitError
 from ..layout import Layout, check_lengths
 from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
-from . import autograd, custom_op
+from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
 
@@ -76,6 +76,8 @@ class Recurrent(nn.RNNBase):
         cell = self._plait_cell
         weight: Tensor = cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
+        if weight.device.type == "cuda":
+            engine = on_device.engine_for(self, engine, input, weight)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
             return self._plait_native(input, hx)
         if is_autocast(weight.device):

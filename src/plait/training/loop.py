@@ -10,7 +10,7 @@ import torch
 
 from .. import solvers
 from ..errors import PlaitError
-from ..layers import packed
+from ..layers import on_device, packed
 from .checkpoint import Progress, State
 from .crew import Alone, Crew, Wishes
 from .reporter import Reporter, Silent
@@ -48,6 +48,8 @@ def train(
     with Interrupt() as interrupt, run.locked() if run else nullcontext():
         loop = Loop(task, settings, run, reporter or Silent(), state, interrupt, crew)
         if resume:
+            if run:
+                on_device.take_choices(run)
             state.load(run, crew)
         crew.restore(state)
         if not resume:
@@ -129,6 +131,7 @@ class Loop:
             return
         if not all(p.isfinite().all() for p in self.task.model.parameters()):
             raise diverged("a weight", float("nan"), self.state.progress, self.run)
+        on_device.keep_choices(self.run)
         self.state.save(self.run)
         self.saved = time.perf_counter()
 

@@ -1,0 +1,81 @@
+"""What do the CUDA versions bring on this device? First whether they are right, then how long they take.
+
+Versions 1 to 3 begin and end in the host's memory; version 4 and torch's own layer stay on the device. A version runs
+only the shapes that it can be waited for: one thread is slow. Send the table back: see docs/cuda.md.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+
+from .. import layers
+from ..cells import get
+from ..errors import PlaitError
+from ..kernels.cuda.gpu import TorchDevice, why_no_numba, why_no_triton
+from ..ladder.compare import deviation, outputs_and_gradients, with_engine
+from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
+from .report import Report, check, interleaved, timing, tracked
+from .steps import Case, parse_cells, parse_shapes
+
+VERSIONS = ("cuda:v1", "cuda:v2", "cuda:v3", "cuda:v4")
+MOST_WORK = {"cuda:v1": 2**27, "cuda:v2": 2**31, "cuda:v3": 2**31, "cuda:v4": 2**62}  # operations of a step
+COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
+
+
+def measure(
+    shapes: Annotated[str, ABOUT_SHAPES] = "8,12,1,16,1 32,12,1,64,1 100,50,64,128,1 64,128,128,256,1",
+    cells: CellNames = "lstm,gru,rnn",
+    repeats: Repeats = 5,
+    seed: Seed = 0,
+) -> Report:
+    check(repeats, seed)
+    cases, device = parse_shapes(shapes, parse_cells(cells)), torch.device("cuda")
+    missing = {name: why for name in VERSIONS if (why := why_not(name, device)) is not None}
+    if len(missing) == len(VERSIONS):
+        raise PlaitError(f"no version can run here. {' '.join(dict.fromkeys(missing.values()))}")
+    torch.manual_seed(seed)
+    rows = [row for case in tracked(cases) for row in rows_of(case, device, missing, repeats)]
+    remarks = [f"{name} is missing: {why}" for name, why in missing.items()]
+    remarks += [f"device: {TorchDevice(device).name}"] if torch.cuda.is_available() else []
+    remarks.append("off: from torch's own layer on the host, in the outputs and all gradients, relative.")
+    return Report(__doc__.split("\n\n")[0], [COLUMNS], rows, remarks)
+
+
+def why_not(engine: str, device: torch.device) -> str | None:
+    return why_no_triton(device) if engine == "cuda:v4" else why_no_numba()
+
+
+def rows_of(case: Case, device: torch.device, missing: dict[str, str], repeats: int) -> list[dict[str, Any]]:
+    reference = layers.layer(get(case.cell), case.I, case.H, case.layers, engine="torch", dtype=torch.float32)
+    x = torch.randn(case.T, case.B, case.I)
+    expected = outputs_and_gradients(reference, x, None)
+    able = [v for v in VERSIONS if v not in missing and case.work() <= MOST_WORK[v]]
+    runs: dict[str, Callable[[], Any]] = {}
+    off = {}
+    for name in [*able, *(["torch"] if torch.cuda.is_available() else [])]:
+        place = device if name in ("cuda:v4", "torch") and torch.cuda.is_available() else torch.device("cpu")
+        layer, data = with_engine(reference, name).to(place), x.to(place)
+        found = outputs_and_gradients(layer, data, None)
+        off[name] = deviation({k: v.cpu() for k, v in found.items()}, expected)[0]
+        runs[name] = step(layer, data)
+    seconds = interleaved(runs, repeats)
+    times = {name: timing(some) for name, some in seconds.items()}
+    rows = []
+    for name, t in times.items():
+        row = {"shape": case.shape, "cell": case.cell, "engine": name, "off": off[name]}
+        row |= {"ms": 1e3 * t.median, "low": 1e3 * t.low, "high": 1e3 * t.high}
+        rows.append(row | {"torch / it": times["torch"].median / t.median if "torch" in times else None})
+    return rows
+
+
+def step(layer: torch.nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """There and back, until the device is done."""
+
+    def run() -> None:
+        y, _ = layer(x)
+        torch.autograd.grad(y.sum(), list(layer.parameters()))
+        if x.device.type == "cuda":
+            torch.cuda.synchronize(x.device)
+
+    return run

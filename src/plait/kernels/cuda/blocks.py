@@ -1,0 +1,66 @@
+"""Version 4: the text of block_text.py compiled by Triton, for tensors that are on the device. Nothing is copied.
+
+With TRITON_INTERPRET=1 Triton's interpreter runs it, without a device.
+"""
+
+import linecache
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .block_text import SIZES, text_of
+from .gpu import interpreted
+from .samples import Form
+
+SAMPLES = 16  # of a block: the least that a tensor core takes
+LEAST, MOST = 16, 32  # units of a tile
+MOST_UNITS = 512  # beyond it every block reads too many weights at each step: cuDNN shares them out among all
+WARPS = 4
+MOST_KERNELS = 512
+
+
+class Tiles(NamedTuple):
+    """How a kernel is cut for a layer and an architecture."""
+
+    BB: int
+    BN: int
+    BK: int
+    PRECISION: str  # of the products
+    num_warps: int = WARPS
+    num_stages: int = 2
+    maxnreg: int = 255  # registers of a thread, all that there are: there are few blocks, and nothing may spill
+
+
+def tiles(H: int, capability: tuple[int, int]) -> Tiles:
+    """tf32x3: three products on the tensor cores that together are as exact as one in float32."""
+    width = min(MOST, max(LEAST, 1 << (H - 1).bit_length()))
+    has_tf32 = capability >= (8, 0)
+    allowed = torch.backends.cuda.matmul.allow_tf32  # torch's own switch
+    return Tiles(SAMPLES, width, width, "ieee" if not has_tf32 else "tf32" if allowed else "tf32x3")
+
+
+class Kernel:
+    def __init__(self, form: Form, kind: str) -> None:
+        text, self.arrays = text_of(form, kind)
+        name = f"<plait {form.cell.name} {kind} {id(self):x}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # Triton reads the text there
+        scope: dict[str, Any] = {"__name__": name}
+        exec(compile(text, name, "exec"), scope)
+        self.function = scope["kernel"]
+
+    def run(self, sizes: tuple[int, ...], tensors: Mapping[str, Tensor], cut: Tiles) -> None:
+        """sizes: T, B, N, H, P"""
+        assert len(sizes) == len(SIZES)
+        blocks = -(-sizes[1] // cut.BB)
+        options = cut._asdict()
+        if interpreted():
+            options = {name: options[name] for name in ("BB", "BN", "BK", "PRECISION")}
+        self.function[(blocks,)](*sizes, *(tensors[name] for name in self.arrays), **options)
+
+
+@lru_cache(MOST_KERNELS)
+def kernel(form: Form, kind: str) -> Kernel:
+    return Kernel(form, kind)

@@ -1,0 +1,115 @@
+"""Which CUDA device there is; if there is none, what is missing: a package, the driver, the toolchain, the device."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...errors import PlaitError
+
+OLDEST = (7, 5)  # what the compilers of both packages still know
+INSTALL = "pip install 'plait[cuda]' (drivers before 580: 'plait[cuda12]')"
+
+
+class Device(Protocol):
+    """What is asked of a device. Tests have one without any."""
+
+    name: str
+    capability: tuple[int, int]
+
+    def free(self) -> int:
+        """Bytes."""
+
+    def seconds(self, run: Callable[[], object], repeats: int) -> float:
+        """The median time of a call."""
+
+
+class TorchDevice:
+    """A CUDA device as torch sees it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.name, self.capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+
+    def free(self) -> int:
+        reserved = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + reserved
+
+    def seconds(self, run: Callable[[], object], repeats: int) -> float:
+        times: list[float] = []
+        for _ in range(repeats):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        return sorted(times)[repeats // 2]
+
+
+def too_large(needed: int, free: int | None, where: str) -> PlaitError:
+    known = "" if free is None else f", {free / 2**20:,.0f} MiB are free"
+    return PlaitError(
+        f"a layer of this batch needs {needed / 2**20:,.0f} MiB on {where}{known}: take fewer or shorter sequences."
+    )
+
+
+def allocated(like: Tensor, numbers: int, device: Callable[[torch.device], Device] = TorchDevice) -> Tensor:
+    """Empty memory beside a tensor, or an error that says how much was needed."""
+    try:
+        return like.new_empty(numbers)
+    except torch.OutOfMemoryError:
+        found = device(like.device)
+        raise too_large(numbers * like.element_size(), found.free(), found.name) from None
+
+
+def simulated() -> bool:
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+def interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+@cache
+def why_no_numba() -> str | None:
+    """None if numba-cuda can run kernels here, on a device or in its simulator; else a sentence."""
+    if find_spec("numba_cuda") is None:
+        return f"numba-cuda is not installed: {INSTALL}."
+    if simulated():
+        return None
+    from numba import cuda
+    from numba.cuda.cudadrv import nvvm
+
+    error = cuda.cuda_error()
+    if error:
+        return "no CUDA driver was found: install NVIDIA's, or set NUMBA_ENABLE_CUDASIM=1 to try without a device."
+    if not len(cuda.gpus):
+        return "the CUDA driver sees no device."
+    if not nvvm.is_available():
+        return f"CUDA's compiler (NVVM) is missing: {INSTALL}."
+    return why_too_old(cuda.get_current_device().compute_capability)
+
+
+def why_too_old(capability: tuple[int, int]) -> str | None:
+    if tuple(capability) >= OLDEST:
+        return None
+    found, oldest = ("{}.{}".format(*some) for some in (capability, OLDEST))
+    return f"this device has compute capability {found}, its kernels need {oldest} or newer: use engine='torch'."
+
+
+def why_no_triton(device: torch.device) -> str | None:
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install 'plait[triton]'; CUDA builds of torch bring it along."
+    if interpreted():
+        return None
+    if not torch.cuda.is_available():
+        built = torch.version.cuda is not None
+        return "torch sees no CUDA device here." if built else "this torch was built without CUDA: install one with it."
+    if device.type != "cuda":
+        return f"the layer is on {device}: move it and its input to a CUDA device."
+    return why_too_old(torch.cuda.get_device_capability(device))

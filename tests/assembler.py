@@ -1,0 +1,102 @@
+"""The CUDA kernels compiled down to the code of an architecture, without a device; and what the assembler says of them.
+
+python assembler.py prints the table of docs/cuda.md.
+"""
+
+import re
+import subprocess
+import tempfile
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from plait.cells import CELLS
+from plait.kernels.cuda import blocks, launches
+from plait.kernels.cuda.block_text import SIZES
+from plait.kernels.cuda.samples import Form
+
+ARCHITECTURES = {(7, 5): 64, (8, 0): 163, (9, 0): 227}  # KiB of shared memory that a block can have
+WIDTH = 128
+
+
+class Assembled(NamedTuple):
+    registers: int
+    spilled: int  # bytes
+    shared: int  # bytes
+    ptx: str
+
+
+def read_log(log: str) -> tuple[int, int]:
+    """-> registers, bytes of spills"""
+    used = [int(n) for n in re.findall(r"Used (\d+) registers", log)]
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert used
+    assert spills, log
+    return max(used), sum(int(n) for pair in spills for n in pair)
+
+
+def by_numba(cell: str, kind: str, positioned: bool, capability: tuple[int, int]) -> Assembled:
+    import numba
+    from cuda.bindings import nvjitlink
+    from numba import cuda
+
+    kernel, real = launches.kernel(Form(CELLS[cell], positioned=positioned), kind, "float32"), numba.float32
+    flat = {"loss", "scale", *(f"{d}b_{name}" for d in ("", "d_") for name in ("ih", "hh", "out"))}
+    types = [real[::1] if name in flat else real[:, ::1] for name in kernel.arrays]
+    types = [numba.int64[::1] if name == "starts" else t for name, t in zip(kernel.arrays, types, strict=True)]
+    signature = (*[numba.int64] * 6, *types)
+    ptx, _ = cuda.compile(kernel.function, signature, device=False, cc=capability, abi="numba")
+    code = ptx.encode() if isinstance(ptx, str) else ptx
+    linker = nvjitlink.create(2, ["-arch=sm_{}{}".format(*capability), "-verbose"])
+    try:
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, code, len(code), kind)
+        nvjitlink.complete(linker)
+        log = bytearray(nvjitlink.get_info_log_size(linker))
+        nvjitlink.get_info_log(linker, log)
+        assert nvjitlink.get_linked_cubin_size(linker) > 0
+    finally:
+        nvjitlink.destroy(linker)
+    text = log.decode()
+    (shared,) = {int(n) for n in re.findall(r"(\d+) bytes smem", text)}
+    return Assembled(*read_log(text), shared, code.decode())
+
+
+def by_triton(cell: str, kind: str, capability: tuple[int, int], H: int = WIDTH) -> Assembled:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
+    from triton.compiler import ASTSource
+
+    first = (True, *[False] * (len(CELLS[cell].states) - 1))
+    kernel, cut = blocks.kernel(Form(CELLS[cell], given=first), kind), blocks.tiles(H, capability)
+    constants = {name: getattr(cut, name) for name in ("BB", "BN", "BK", "PRECISION")}
+    signature = {**dict.fromkeys(SIZES, "i32"), **dict.fromkeys(kernel.arrays, "*fp32"), "starts": "*i64"}
+    signature = {name: signature[name] for name in (*SIZES, *kernel.arrays)} | dict.fromkeys(constants, "constexpr")
+    aligned = {(k,): [["tt.divisibility", 16]] for k in range(3, len(SIZES) + len(kernel.arrays))}
+    source = ASTSource(fn=kernel.function, signature=signature, constexprs=constants, attrs=aligned)
+    arch = 10 * capability[0] + capability[1]
+    options = {name: getattr(cut, name) for name in ("num_warps", "num_stages", "maxnreg")}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    assert compiled.asm["cubin"]
+    ptx = compiled.asm["ptx"]
+    target = re.search(r"\.target (\w+)", ptx)
+    assert target
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.ptx"
+        file.write_text(ptx)
+        command = [get_ptxas(arch).path, "-v", f"--gpu-name={target[1]}", str(file), "-o", str(file.with_suffix(".o"))]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return Assembled(*read_log(log), compiled.metadata.shared, ptx)
+
+
+if __name__ == "__main__":
+    print("| kernel | cell | sm_75 | sm_80 | sm_90 |\n| --- | --- | --- | --- | --- |")
+    for positioned, cell in product((False, True), CELLS):
+        found = [by_numba(cell, "train", positioned, capability) for capability in ARCHITECTURES]
+        name = "versions 2 and 3, training step" if positioned else "version 1, training step"
+        print(f"| {name} | {cell} | {' | '.join(str(a.registers) for a in found)} |", flush=True)
+    for kind, cell in product(("recur", "recur_vjp"), CELLS):
+        found = [by_triton(cell, kind, capability) for capability in ARCHITECTURES]
+        name = f"version 4, {'there' if kind == 'recur' else 'back'}, H = {WIDTH}"
+        texts = [f"{a.registers}, {a.shared / 1024:.0f} KiB" for a in found]
+        print(f"| {name} | {cell} | {' | '.join(texts)} |", flush=True)

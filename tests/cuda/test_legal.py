@@ -1,0 +1,57 @@
+"""Every kernel is compiled for three architectures, and assembled: it fits, spills nothing, and has no float64."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from assembler import ARCHITECTURES, by_numba, by_triton
+from plait.cells import CELLS
+
+pytestmark = pytest.mark.cuda
+needs_nvvm = pytest.mark.skipif(
+    find_spec("numba_cuda") is None or find_spec("cuda") is None, reason="numba-cuda[cu13] is not installed"
+)
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+every_architecture = pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda cc: "sm_{}{}".format(*cc))
+every_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+def check(found, capability) -> None:
+    assert found.spilled == 0
+    assert found.registers <= 255
+    assert found.shared <= ARCHITECTURES[capability] * 1024
+    assert ".f64" not in found.ptx
+
+
+@needs_nvvm
+@every_architecture
+@every_cell
+@pytest.mark.parametrize("positioned", [False, True], ids=["v1", "v2"])
+def test_a_training_step_has_code(cell, positioned, capability):
+    check(by_numba(cell, "train", positioned, capability), capability)
+
+
+@needs_nvvm
+@pytest.mark.parametrize("kind", ["recur", "recur_vjp", "forward", "backward"])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_the_layer_alone_has_code(cell, kind):
+    """Its parts are those of the training step."""
+    check(by_numba(cell, kind, True, (8, 0)), (8, 0))
+
+
+@needs_triton
+@every_architecture
+@every_cell
+@pytest.mark.parametrize("kind", ["recur", "recur_vjp"])
+def test_a_block_of_samples_has_code(cell, kind, capability):
+    found = by_triton(cell, kind, capability)
+    check(found, capability)
+    assert ("mma" in found.ptx) == (capability >= (8, 0))  # tensor cores
+
+
+@needs_triton
+@pytest.mark.parametrize("H", [8, 64, 512])
+def test_other_widths_have_code(H):
+    for kind in ("recur", "recur_vjp"):
+        for capability in ARCHITECTURES:
+            check(by_triton("lstm", kind, capability, H), capability)

@@ -1,0 +1,171 @@
+"""What processes of their own do for tests/cuda: there numba's simulator, or Triton's interpreter, is switched on.
+
+python cuda_jobs.py JOB ... prints one line of JSON for each thing that was compared.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from plait import engines, layers
+from plait.cells import CELLS, Cell
+from plait.engines import Layout, Weights
+from plait.kernels.cuda import blocks
+from plait.kernels.cuda.steps import TrainingStep
+from plait.ladder.compare import deviation, outputs_and_gradients, with_engine, worst
+from plait.ladder.rungs import engine_deviation, layer_deviation
+from some_cells import PeepholeLSTM
+
+CPU = torch.device("cpu")
+Line = dict[str, Any]
+
+
+def all_cells() -> list[type[Cell]]:
+    return [*CELLS.values(), PeepholeLSTM]
+
+
+def small_layers(name: str) -> Iterator[Line]:
+    """Two layers, both directions, dense and ragged, projections: against engine python."""
+    for cell in all_cells():
+        generator = torch.Generator().manual_seed(0)
+        yield {"what": f"{name} {cell.name}", "off": layer_deviation(cell, name, torch.float32, CPU, generator)}
+
+
+def layer_of(cell: type[Cell], B: int, T: int, I: int, H: int, ragged: bool) -> tuple[Any, torch.Tensor, Any, Any]:
+    torch.manual_seed(0)
+    layer = layers.layer(cell, I, H, engine="python", dtype=torch.float32)
+    x, hx = torch.randn(T, B, I), [torch.randn(1, B, H) for _ in cell.states]
+    lengths = torch.tensor([T, *np.random.default_rng(0).integers(1, T + 1, B - 1).tolist()]) if ragged else None
+    return layer, x, hx, lengths
+
+
+def largest_small(name: str) -> Iterator[Line]:
+    for cell in all_cells():
+        for ragged in (False, True):
+            layer, x, hx, lengths = layer_of(cell, 5, 6, 3, 8, ragged)
+            expected = outputs_and_gradients(layer, x, hx, lengths)
+            found = outputs_and_gradients(with_engine(layer, name), x, hx, lengths)
+            yield {"what": f"{name} {cell.name} ragged {ragged}", "off": deviation(found, expected)[0]}
+
+
+def longer_steps(name: str) -> Iterator[Line]:
+    """In float64, also with steps of length 2 and 3."""
+    for cell in all_cells():
+        generator = torch.Generator().manual_seed(0)
+        off = max(engine_deviation(cell, name, dt, generator) for dt in (1, 2, 3))
+        yield {"what": f"{name} {cell.name} float64", "off": off}
+
+
+def sweeps(name: str) -> Iterator[Line]:
+    """What solvers ask for: a source, and steps that start from states of their own."""
+    for cell in all_cells():
+        for reverse in (False, True):
+            g = torch.Generator().manual_seed(1)
+            layout, G, H = Layout.of_lengths([4, 3, 3, 1]), len(cell.gates), 5
+
+            def draw(*shape: int, g: torch.Generator = g) -> torch.Tensor:
+                return torch.randn(*shape, generator=g)
+
+            own = tuple(draw(H) for _ in cell.params)
+            w = Weights(draw(G * H, 2), draw(G * H, H), draw(G * H), draw(G * H), None, own)
+            wx, N = draw(layout.N, G * H), layout.N
+            state0, states, source, d_states = ([draw(n, H) for _ in cell.states] for n in (layout.B, N, N, N))
+            d_last, results = [draw(layout.B, H) for _ in cell.states], []
+            for engine in (engines.get(name), engines.get("python")):
+                p, out = engine.prepare(cell, w, reverse), [torch.empty(N, H) for _ in cell.states]
+                last, _ = engine.recur(p, wx, state0, layout, source=source, keep=False, out=out)
+                tape = engine.linearise(p, wx, states, state0, layout)
+                d, d_state0 = engine.recur_vjp(p, tape, d_states, d_last)
+                results.append([*last, *out, d.d_wx, torch.cat([*d.d_rh], 1), *d.d_params, *d_state0])
+            yield {"what": f"{name} {cell.name} reverse {reverse}", "off": worst(*results)}
+
+
+def counted_copies() -> dict[str, int]:
+    """Bytes that the simulator itself copies to its device and back, from now on."""
+    from numba import cuda
+    from numba.cuda import args as hints
+    from numba.cuda.simulator.cudadrv import devicearray
+
+    counted = {"there": 0, "back": 0}
+    to_device, to_host = devicearray.to_device, devicearray.FakeCUDAArray.copy_to_host
+
+    def counting_to_device(array: Any, *args: Any, **options: Any) -> Any:
+        counted["there"] += array.nbytes
+        return to_device(array, *args, **options)
+
+    def counting_to_host(self: Any, array: Any = None, stream: int = 0) -> Any:
+        result = to_host(self, array, stream)
+        counted["back"] += result.nbytes
+        return result
+
+    devicearray.FakeCUDAArray.copy_to_host = counting_to_host
+    for place in (devicearray, cuda, hints, getattr(hints, "devicearray", hints)):
+        if getattr(place, "to_device", None) is to_device:
+            place.to_device = counting_to_device
+    return counted
+
+
+def training_steps() -> Iterator[Line]:
+    """Whole steps in one kernel, against autograd; and what was copied, as counted by the simulator itself."""
+    counted = counted_copies()
+    for cell in CELLS.values():
+        for version in (1, 2, 3):
+            for ragged in (False, True):
+                B, T, I, H = 5, 6, 2, 8
+                layer, x, _, _ = layer_of(cell, B, T, I, H, ragged)
+                head, y = nn.Linear(H, 2), torch.randn(B, 2)
+                lengths = torch.tensor([6, 6, 4, 2, 1]) if ragged else None
+                out, _ = layer(x, lengths=lengths)
+                last = out[-1] if lengths is None else out[lengths - 1, torch.arange(B)]
+                loss = nn.functional.mse_loss(head(last), y)
+                parameters = [*layer.parameters(), *head.parameters()]
+                expected = torch.autograd.grad(loss, parameters)
+                names = ("w_ih", "w_hh", "b_ih", "b_hh", "w_out", "b_out")
+                weights = {n: p.detach().numpy().copy() for n, p in zip(names, parameters, strict=True)}
+                step = TrainingStep(cell, weights, version)
+                counted.update(there=0, back=0)
+                found, value = step.gradients(x.numpy(), y.numpy(), None if lengths is None else lengths.numpy())
+                off = worst([torch.from_numpy(found[n]) for n in names], expected)
+                off = max(off, abs(value - loss.item()) / loss.item())
+                line = {"what": f"step v{version} {cell.name} ragged {ragged}", "off": off, "version": version}
+                line |= {"there": step.moved.there, "back": step.moved.back, "counted": dict(counted)}
+                yield line | {"batch": x.numpy().nbytes + y.numpy().nbytes, "cell": cell.name, "ragged": ragged}
+
+
+def several_tiles(name: str) -> Iterator[Line]:
+    """Two blocks of samples, and two tiles of units, as they are on a device."""
+    for cell in all_cells():
+        layer, x, hx, lengths = layer_of(cell, 20, 3, 3, 40, True)
+        expected = outputs_and_gradients(with_engine(layer, "torch:steps"), x, hx, lengths)
+        found = outputs_and_gradients(with_engine(layer, name), x, hx, lengths)
+        yield {"what": f"{name} {cell.name} in tiles", "off": deviation(found, expected)[0]}
+
+
+def large(name: str, cell: str) -> Iterator[Line]:
+    """B 100, T 50, H 128: against torch's operators. With larger tiles, for the interpreter is slow."""
+    blocks.MOST = 128
+    layer, x, hx, _ = layer_of(CELLS[cell], 100, 50, 64, 128, False)
+    expected = outputs_and_gradients(with_engine(layer, "torch:steps"), x, hx)
+    found = outputs_and_gradients(with_engine(layer, name), x, hx)
+    yield {"what": f"{name} {cell} 100,50,64,128", "off": deviation(found, expected)[0]}
+
+
+JOBS = {
+    "small": small_layers,
+    "largest": largest_small,
+    "float64": longer_steps,
+    "sweeps": sweeps,
+    "steps": training_steps,
+    "tiles": several_tiles,
+    "large": large,
+}
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-5)  # the simulator has a thread for each of the device's, and they wait for each other
+    for line in JOBS[sys.argv[1]](*sys.argv[2:]):
+        print(json.dumps(line), flush=True)

@@ -1,0 +1,114 @@
+"""What `auto` does on a CUDA device, with a stand-in for the device."""
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import plait
+from plait import PlaitError
+from plait.errors import PlaitWarning
+from plait.kernels.cuda.gpu import allocated, why_too_old
+from plait.layers import on_device
+from plait.layers.on_device import CHOICES, contenders, engine_for, extent, fastest, shape_of
+
+
+class StandIn:
+    """A device whose clock is set beforehand."""
+
+    name, capability = "stand-in", (8, 0)
+
+    def __init__(self, *seconds: float, free: int = 0) -> None:
+        self.times, self.left = list(seconds), free
+
+    def free(self) -> int:
+        return self.left
+
+    def seconds(self, run: Callable[[], object], repeats: int) -> float:
+        run()
+        return self.times.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def no_choices():
+    CHOICES.clear()
+    on_device.SAID.clear()
+    yield
+    CHOICES.clear()
+
+
+@pytest.mark.parametrize(("seconds", "winner"), [((1.0, 2.0), "cuda"), ((2.0, 1.0), "torch")])
+def test_the_faster_one_is_taken_and_compared_once(seconds, winner):
+    calls = []
+
+    def runs():
+        return {name: lambda name=name: calls.append(name) for name in ("cuda", "torch")}
+
+    device = StandIn(*seconds)
+    assert fastest(device, "a shape", runs) == winner
+    assert fastest(device, "a shape", runs) == winner  # the clock has no more times
+    assert calls == ["cuda", "torch", "cuda", "torch"]  # to compile, then to measure
+    assert {"a shape": winner} == CHOICES
+
+
+def test_shapes_are_counted_in_powers_of_two():
+    layer = plait.LSTM(3, 5, 2)
+    assert shape_of(layer, 33, 20) == shape_of(layer, 64, 32)
+    assert shape_of(layer, 33, 20) != shape_of(layer, 32, 20)
+    assert shape_of(layer, 33, 20) != shape_of(plait.LSTM(3, 5, 2, bidirectional=True), 33, 20)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(4, 3), torch.zeros(2, 3)])
+    assert [extent(x, True) for x in (packed, torch.zeros(2, 7, 3), torch.zeros(7, 3))] == [(4, 2), (7, 2), (7, 1)]
+
+
+def test_a_comparison_leaves_no_trace(monkeypatch):
+    layer = plait.LSTM(3, 5, 2, dropout=0.5)
+    monkeypatch.setattr(layer, "_plait_engine", lambda engine, x, hx: layer._plait_native(x, hx))
+    before = torch.random.get_rng_state()
+    for run in contenders(layer, 4, 2, layer.weight_ih_l0).values():
+        run()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(p.grad is None for p in layer.parameters())
+
+
+def test_too_many_units_are_torchs_and_it_is_said_once():
+    layer = plait.LSTM(3, 600, engine="cuda")
+    with pytest.warns(PlaitWarning, match=r"up to 512 units, this layer has 600: torch's own layer runs instead"):
+        assert engine_for(layer, "cuda", torch.zeros(4, 2, 3), layer.weight_ih_l0) == "torch"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert engine_for(layer, "cuda", torch.zeros(4, 2, 3), layer.weight_ih_l0) == "torch"
+    layer = plait.LSTM(3, 600)
+    assert engine_for(layer, "torch", torch.zeros(4, 2, 3), layer.weight_ih_l0) == "torch"
+
+
+def test_a_batch_that_does_not_fit_says_how_much_it_needs():
+    def full(numbers):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    like = SimpleNamespace(new_empty=full, element_size=lambda: 4, device=torch.device("cuda"))
+    with pytest.raises(PlaitError, match=r"needs 4,096 MiB on stand-in, 1,000 MiB are free: take fewer or shorter"):
+        allocated(like, 2**30, lambda _: StandIn(free=1000 * 2**20))
+
+
+def test_an_old_device_is_refused():
+    assert why_too_old((7, 5)) is None
+    assert "compute capability 6.1" in (why_too_old((6, 1)) or "")
+
+
+def test_a_run_keeps_its_choices():
+    written = []
+    run = SimpleNamespace(config=lambda: written[-1] if written else {"task": "x"}, write_config=written.append)
+    on_device.keep_choices(run)
+    assert written == []
+    CHOICES["a shape"] = "cuda"
+    on_device.keep_choices(run)
+    on_device.keep_choices(run)
+    assert written == [{"task": "x", "engines": {"a shape": "cuda"}}]
+    CHOICES.clear()
+    on_device.take_choices(run)
+    assert CHOICES == {"a shape": "cuda"}
+    written.append({"engines": {"a shape": "fused"}})
+    with pytest.raises(PlaitError, match="expected 'cuda' or 'torch'"):
+        on_device.take_choices(run)
