@@ -77,6 +77,7 @@ def test_a_csv_of_ones_own(plait, empty_folder: Path) -> None:
     [
         ["--help"],
         ["train", "forecast", "--help"],
+        ["train", "rotate", "--help"],
         ["bench", "--help"],
         ["bench", "layers", "--help"],
         ["check", "--help"],

@@ -13,11 +13,13 @@ from PIL import Image
 from plait.data import images
 from plait.data.images import Images
 from plait.data.shapes import shapes
+from plait.errors import PlaitError
 from plait.tasks import pictures
 from plait.tasks.rotate import Rotate
 from plait.tasks.settings import RotateSettings
 from plait.tasks.turn import Turn, ridge
 from plait.training.run import Run
+from plait.training.tensors import packed
 from processes import started, weights
 from reference import data_file
 
@@ -247,6 +249,29 @@ def test_the_images_of_a_run_come_back_as_they_were(tmp_path: Path) -> None:
     assert {p: s.tolist() for p, s in again.data.parts.items()} == {p: s.tolist() for p, s in task.data.parts.items()}
 
 
+@pytest.mark.parametrize(
+    ("change", "about"),
+    [
+        (lambda parts: parts.pop("test"), {}),
+        (lambda parts: parts.update(train=parts["train"].float()), {}),
+        (lambda parts: parts.update(valid=parts["valid"][:, :-1]), {}),
+        (lambda parts: parts.update(valid=parts["valid"][:0]), {}),
+        (lambda parts: None, {"height": 4}),
+        (lambda parts: None, {"height": -8, "width": -8}),
+        (lambda parts: None, {"height": "8"}),
+        (lambda parts: None, {"width": None}),
+    ],
+)
+def test_images_of_a_run_that_make_no_sense(change, about: dict, tmp_path: Path) -> None:
+    task = make()
+    parts = dict(task.data.parts)
+    change(parts)
+    content = packed(parts, {"name": "shapes", "height": 8, "width": 8} | about)
+    (tmp_path / "images.safetensors").write_bytes(content)
+    with pytest.raises(PlaitError, match=r"images.safetensors has no images \(.*\): restore it from a copy"):
+        Rotate.reopen(task.settings, Run(tmp_path))
+
+
 # --- refused ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("args", "says"),
@@ -317,3 +342,18 @@ def test_what_needs_no_network_on_cifar() -> None:
     assert found["repeat"] == pytest.approx(0.0244, abs=5e-5)
     assert found["turn"] == pytest.approx(0.0050, abs=5e-5)
     assert 0.0003 < found["ridge"] < 0.0004
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "below"),
+    [
+        (("--momentum", "0.9", "--epochs", "10"), 0.0244),  # repeating the last image
+        (("--optimizer", "adam", "--lr", "0.001", "--epochs", "16"), 0.0050),  # interpolation
+    ],
+)
+def test_cifar(plait, options: tuple[str, ...], below: float) -> None:
+    """A minute or two each, on two cores."""
+    data = ("--data", str(data_file("cifar10-jpeg-subset.zip")), "--features", "1000", "--batch", "100")
+    assert plait("train", "rotate", *data, *options, "--out", "run", "--json", "j.json")[0] == 0
+    assert json.loads(Path("j.json").read_text())["test"]["model"] < below

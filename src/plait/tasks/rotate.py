@@ -16,6 +16,7 @@ from ..data.images import Images
 from ..data.sampler import Sampler
 from ..data.sequences import PARTS
 from ..errors import PlaitError
+from ..kernels import pool
 from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
@@ -111,7 +112,7 @@ class Rotate(SampleTask):
         try:
             name, height, width = (about[key] for key in ("name", "height", "width"))
             fit = [p.dtype == torch.uint8 and p.shape == (len(p), height * width) and len(p) for p in parts.values()]
-            if not all(fit) or not {"train", "test"} <= parts.keys():
+            if not all(fit) or not {"train", "test"} <= parts.keys() or height < 1:
                 raise ValueError("its parts are not images of its size")
         except (KeyError, TypeError, ValueError) as e:
             raise PlaitError(f"{path} has no images ({e}): restore it from a copy, or train again.") from None
@@ -144,8 +145,10 @@ class Rotate(SampleTask):
     # --- training
     def some(self, part: str, indices: Tensor | slice) -> Some:
         whole = self.turn(self.data.parts[part][indices].float() / 255)
-        inputs = whole[:-1, :, : self.features].contiguous()
-        return Some(whole, inputs, whole[1:, :, : self.features])
+        inputs, targets = whole[:-1, :, : self.features], whole[1:, :, : self.features]
+        if not inputs.is_contiguous():
+            inputs = pool.empty(inputs, *inputs.shape).copy_(inputs)
+        return Some(whole, inputs, targets)
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
         indices = self.sampler.part(indices, self.rank, self.ranks)

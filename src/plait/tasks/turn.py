@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from ..kernels import pool
+
+AT_ONCE = 16  # images: more of them, a page apart, get into the way of each other in the cache
 RIDGE = 1e-5  # of the mean square of an input, added to every square
 
 
@@ -29,9 +32,12 @@ class Turn:
         self.grid = torch.stack(grids)  # (angles, height, width, 2)
 
     def __call__(self, images: Tensor) -> Tensor:  # (n, P) -> (angles, n, P)
-        """The images are channels: where a pixel comes from is then worked out once for all of them."""
-        several = images.unflatten(1, self.size).expand(len(self.degrees), -1, -1, -1)
-        return grid_sample(several, self.grid.to(images.dtype), align_corners=False).flatten(2)
+        """The images are channels: where a pixel comes from is then worked out once for some of them."""
+        grid, found = self.grid.to(images.dtype), pool.empty(images, len(self.degrees), *images.shape)
+        for k in range(0, len(images), AT_ONCE):
+            some = images[k : k + AT_ONCE].unflatten(1, self.size).expand(len(self.degrees), -1, -1, -1)
+            found[:, k : k + AT_ONCE] = grid_sample(some, grid, align_corners=False).flatten(2)
+        return found
 
 
 def ridge(images: Tensor, turn: Turn, features: int) -> Tensor:
