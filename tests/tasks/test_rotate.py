@@ -353,7 +353,7 @@ def test_what_needs_no_network_on_cifar() -> None:
     ],
 )
 def test_cifar(plait, options: tuple[str, ...], below: float) -> None:
-    """A minute or two each, on two cores."""
+    """The errors that docs/rotate.md has, or rather their bounds; how long it takes is not looked at."""
     data = ("--data", str(data_file("cifar10-jpeg-subset.zip")), "--features", "1000", "--batch", "100")
     assert plait("train", "rotate", *data, *options, "--out", "run", "--json", "j.json")[0] == 0
     assert json.loads(Path("j.json").read_text())["test"]["model"] < below

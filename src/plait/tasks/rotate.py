@@ -213,7 +213,7 @@ class Rotate(SampleTask):
         rows += [[name, error_text(metrics[key])] for key, name in WITHOUT.items()]
         title = f"{metrics['images']:,} images of the test, never seen in training, {s.steps} x {s.degrees:g} degrees:"
         if metrics["ridge"] is not None and metrics["ridge"] < metrics["turn"]:
-            title += "\n(a ridge regression is better than interpolation, which blurs: that is no bound)"
+            title += "\n(a ridge regression is better than interpolation, so interpolation is no bound)"
         return Table(title, ["", "squared error per pixel"], rows)
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.nn.functional import grid_sample
 
 from ..kernels import pool
 
-AT_ONCE = 16  # images: more of them, a page apart, get into the way of each other in the cache
+AT_ONCE = 16  # images, into memory that is kept: 1000 of them took 56 ms so, and 219 ms in one go
 RIDGE = 1e-5  # of the mean square of an input, added to every square
 
 
