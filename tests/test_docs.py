@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from jobs import free_port
 from plait import cli
+from plait.data.shapes import shapes
 from processes import finish, start
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +60,10 @@ def test_a_cell_is_written_from_nothing_as_the_page_shows(plait, capsys: pytest.
     assert err.removeprefix("plait: ").strip() == warning.partition(" Engine 'auto'")[0]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/language.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/start.md", "docs/language.md", pytest.param("docs/rotate.md", marks=pytest.mark.slow)],
+)
 def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the page, in one folder, on files as the page describes them; training is cut short."""
     Path("book.txt").write_text("the cat sat on the mat\nthe dog sat on the cat\n" * 30)
@@ -67,6 +73,11 @@ def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyP
         f"{k},{t},{(t * (1 + k % 2)) % 5},{'walk' if k % 2 else 'run'}" for k in range(40) for t in range(5 + k % 4)
     ]
     Path("walks.csv").write_text("id,time,speed,label\n" + "\n".join(rows) + "\n")
+    Path("photos").mkdir()
+    for k, row in enumerate(shapes(20).parts["train"].numpy()):
+        Image.fromarray(row.reshape(32, 32)).save(f"photos/{k}.png")
+    shutil.make_archive("cifar10", "zip", "photos")
+    shutil.make_archive("cifar-10-python", "gztar", "photos")
     ran = 0
     for line in "".join(blocks(page, "bash")).splitlines():
         args = shlex.split(line, comments=True)

@@ -19,7 +19,19 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait import layers as plait_layers
-from plait.bench import QUESTIONS, allocators, asked, batch, bucketing, classify, language, layers, ragged, steps
+from plait.bench import (
+    QUESTIONS,
+    allocators,
+    asked,
+    batch,
+    bucketing,
+    classify,
+    language,
+    layers,
+    phases_rotate,
+    ragged,
+    steps,
+)
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
 from plait.cli.output import Output
@@ -29,7 +41,8 @@ from plait.errors import PlaitError
 from plait.tasks.classify import read_all
 from plait.tasks.dataset import Dataset
 from plait.tasks.pooled import judge
-from plait.tasks.settings import ClassifySettings
+from plait.tasks.rotate import Rotator, squared_error
+from plait.tasks.settings import ClassifySettings, RotateSettings
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is not glibc")
 TINY = "2,3,4,5,1 3,2,1,4,2"
@@ -387,6 +400,33 @@ def test_phases(plait) -> None:
         assert math.isclose(products, Case(group[0]["cell"], 2, 3, 4, 5).work(input_gradient=True))
 
 
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_phases_of_the_fourth_paper(plait, cell: str) -> None:
+    args = ("bench", "phases", "--task", "rotate", "--shapes", "3,4,6,5,1", "--cells", cell, "--repeats", "5")
+    code, out, _ = plait(*args, "--threads", "1", "--json", "result.json")
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()[2:]) <= 100
+    rows = json.loads(Path("result.json").read_text())["rows"]
+    phases = {row["phase"]: row for row in rows}
+    assert [name.split()[0] for name in phases] == [*map(str, range(1, 11)), "sum", "step"]
+    assert sum(row["paper %"] for row in rows[:10]) == pytest.approx(100.02)
+    assert phases["step"]["paper %"] is None
+    assert phases["sum"]["share %"] == 100
+    assert phases["4 save"]["share %"] < min(row["share %"] for row in rows[:10] if row is not phases["4 save"])
+    G = {"rnn": 1, "lstm": 4, "gru": 3}[cell]
+    products = sum(row["GFLOP/s"] * row["ms"] * 1e6 for row in rows[:10] if row["GFLOP/s"] is not None)
+    assert products == pytest.approx(2 * 12 * (2 * 6 * 5 * G + 3 * 5 * 5 * G + 3 * 6 * 5))
+    assert float(re.search(r"gradients from autograd's: (\S+)", out)[1]) < 1e-5
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_the_work_of_the_fourth_papers_step_is_what_torch_counts(cell: str) -> None:
+    model = Rotator(RotateSettings(cell=cell, hidden=5, engine="torch:steps"), 6)
+    with FlopCounterMode(display=False) as counter:
+        squared_error(model(torch.rand(4, 3, 6)), torch.rand(4, 3, 6)).backward()
+    assert counter.get_total_flops() == sum(phases_rotate.work(Case(cell, 3, 4, 6, 5)).values())
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("args", "sentence"),
@@ -411,6 +451,9 @@ def test_phases(plait) -> None:
         (["batch", "--repeats", "1"], "repeats 1: must be at least 5."),
         (["phases", "--shapes", "1,2,3,4,2"], "shape '1,2,3,4,2': the phases are those of one layer"),
         (["phases", "--cells", ""], "cell '' is not known"),
+        (["phases", "--task", "rotat"], "task 'rotat' is not known: did you mean 'rotate'?"),
+        (["phases", "--task", "rotate", "--cells", "rnn,gru"], "cells 'rnn,gru': task rotate takes one of each."),
+        (["phases", "--task", "rotate", "--shapes", "1,2,3,4,2"], "shape '1,2,3,4,2': the phases are those of one la"),
         (["phases", "--repeats", "0"], "repeats 0: must be at least 5."),
     ],
 )

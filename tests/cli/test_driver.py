@@ -21,7 +21,7 @@ LANGUAGE = ("train", "language", "--epochs", "1", "--hidden", "4", "--layers", "
 BENCH = {  # commands that are quick, and their options
     "loop --steps 6": "steps",
     "layers --shapes 1,2,1,2,1 --cells rnn": "shapes cells random engine",
-    "phases --shapes 1,2,1,2,1 --cells rnn": "shapes cells",
+    "phases --shapes 1,2,1,2,1 --cells rnn": "shapes cells task",
     "ragged --data book.txt --cells rnn --batch 2 --hidden 2 --draws 1": "data cells batch hidden draws",
     "bucketing --data book.txt --layers 1 --hidden 2 --embedding 2 --batch 4 --sentences 0": (
         "data layers hidden embedding batch sentences engine"
@@ -77,6 +77,7 @@ GOOD = {  # values that are known, where a random word would never be
     "softmax": ["adaptive", "full"],
     "shapes": ["1,1,1,1,1", "99999,99999,1,1,1", "1,1,99999,99999,99", "0,0,0,0,0", "1,2", " "],
     "cells": ["gru", "lstm,,rnn", ","],
+    "task": ["rotate"],
 }
 OUTPUTS = ["new", "", ".", "..", "/", "x" * 300, "a/b", "full", "file", "\u2603", "dangling", "loop", "file/below"]
 JSONS = ["-", "new.json", "", ".", "x" * 300, "no/such.json", "folder", "device", "fifo", "link.json", "dangling"]

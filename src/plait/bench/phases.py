@@ -13,12 +13,14 @@ import torch
 from .. import cells
 from ..engines import Layout, Weights
 from ..engines.fused import FusedEngine
-from ..errors import PlaitError
-from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
+from ..errors import PlaitError, unknown
+from . import phases_rotate
+from .options import Repeats, Seed
 from .report import Report, Timing, check, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
 
 PHASES = ("project", "walk", "walk back", "weights", "input", "bias")
+SHAPE, CELL = "32,128,64,64,1", "lstm"
 COLUMNS = ("shape", "cell", "phase", "ms", "low", "high", "share %", "GFLOP/s")
 
 
@@ -91,17 +93,30 @@ def split(case: Case, repeats: int) -> list[dict[str, Any]]:
 
 
 def measure(
-    shapes: Annotated[str, ABOUT_SHAPES] = "32,128,64,64,1",
-    cells: CellNames = "lstm",
+    task: Annotated[str | None, "rotate: the fourth paper's ten phases, on its network."] = None,
+    shapes: Annotated[
+        str | None,
+        "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces.  "
+        "(default: 32,128,64,64,1; for rotate 1000,10,1000,1000,1)",
+    ] = None,
+    cells: Annotated[str | None, "Of lstm, gru and rnn, with commas.  (default: lstm; for rotate rnn)"] = None,
     repeats: Repeats = 9,
     seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
+    if task not in (None, "rotate"):
+        raise unknown("task", task, ["rotate"])
+    usual = (phases_rotate.SHAPE, phases_rotate.CELL) if task else (SHAPE, CELL)
+    shapes, cells = (usual[0] if shapes is None else shapes), (usual[1] if cells is None else cells)
     cases = parse_shapes(shapes, parse_cells(cells))
     for case in cases:
         if case.layers > 1:
             raise PlaitError(f"shape '{case.shape}': the phases are those of one layer: let it end with ,1.")
     torch.manual_seed(seed)
+    if task:
+        if len(cases) > 1:
+            raise PlaitError(f"shapes '{shapes}' and cells '{cells}': task rotate takes one of each.")
+        return phases_rotate.split(cases[0], repeats)
     return Report(
         "Where does a training step of engine fused spend its time?",
         [COLUMNS],

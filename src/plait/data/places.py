@@ -1,7 +1,8 @@
-"""A folder or a zip, seen alike: the names of the files in it, and what they hold. Nothing of a zip is extracted."""
+"""A folder, a zip or a tar, seen alike: the names of the files in it, and what they hold. Nothing is extracted."""
 
 import os
 import re
+import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from zipfile import ZipFile
 from ..errors import PlaitError
 from .files import DAMAGE, contents, opened
 
+TAR = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz)$", re.I)
 CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
 
 
@@ -58,10 +60,7 @@ class Archive:
 
     def __init__(self, file: BinaryIO, path: Path, inner: str, what: str, most: int) -> None:
         self.path, self.inner, self.what, self.most, self.zip = path, inner, what, most, ZipFile(file)
-        for name in self.zip.namelist():
-            steps = re.split(r"[/\\]", name)
-            if not steps[0] or ".." in steps or re.match("[A-Za-z]:", name):
-                raise PlaitError(f"{path} has a member {name!r}, which leads out of the zip: do not trust it.")
+        check_inside(self.zip.namelist(), path, "zip")
         self.members = {
             member.filename.removeprefix(inner): member
             for member in self.zip.infolist()
@@ -75,10 +74,7 @@ class Archive:
             if member.flag_bits & 1:
                 raise PlaitError(f"{member.filename} in {self.path} is encrypted: extract it, and give the folder.")
         # zipfile reads no more of a member than its header says, so this is a limit on what is read, too.
-        if (size := sum(member.file_size for member in chosen)) > self.most:
-            raise PlaitError(
-                f"{self.path} has {size:,} bytes of {self.what}: expected at most {self.most:,}; extract it."
-            )
+        check_size(sum(member.file_size for member in chosen), self.path, self.what, self.most)
 
     def read(self, name: str) -> bytes:
         with self.zip.open(self.members[name]) as member:
@@ -88,13 +84,49 @@ class Archive:
         return f"{self.inner}{name} in {self.path}"
 
 
+class Tarball:
+    """The files in a tar, packed or not."""
+
+    def __init__(self, file: BinaryIO, path: Path, what: str, most: int) -> None:
+        self.path, self.what, self.most, self.tar = path, what, most, tarfile.TarFile.open(fileobj=file)
+        # A member of which a part is left out (a sparse one) may be far larger than the file: isreg() is true for it.
+        self.members = {member.name.removeprefix("./"): member for member in self.tar.getmembers() if member.isreg()}
+        check_inside(self.members, path, "tar")
+        # In the order of the file: to go back in a packed one is to unpack it from its beginning.
+        self.names = sorted(visible(self.members), key=lambda name: self.members[name].offset)
+
+    def check(self, names: Iterable[str]) -> None:
+        check_size(sum(self.members[name].size for name in names), self.path, self.what, self.most)
+
+    def read(self, name: str) -> bytes:
+        member = self.tar.extractfile(self.members[name])
+        assert member is not None  # a regular file
+        with member:
+            return member.read()
+
+    def called(self, name: str) -> str:
+        return f"{name} in {self.path}"
+
+
+def check_inside(names: Iterable[str], path: Path, kind: str) -> None:
+    for name in names:
+        steps = re.split(r"[/\\]", name)
+        if not steps[0] or ".." in steps or re.match("[A-Za-z]:", name):
+            raise PlaitError(f"{path} has a member {name!r}, which leads out of the {kind}: do not trust it.")
+
+
+def check_size(size: int, path: Path, what: str, most: int) -> None:
+    if size > most:
+        raise PlaitError(f"{path} has {size:,} bytes of {what}: expected at most {most:,}; extract it.")
+
+
 def visible(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not any(p[0] == "." or p == "__MACOSX" for p in PurePosixPath(name).parts))
 
 
 @contextmanager
 def place(path: Path, expected: str, what: str, most: int) -> Iterator[Place]:
-    """A folder, a zip, or a folder in a zip. what: it holds, in a word. most: bytes."""
+    """A folder, a zip, a folder in a zip, or a tar. what: it holds, in a word. most: bytes."""
     if path.is_dir():
         yield Folder(path, expected, most)
         return
@@ -102,13 +134,14 @@ def place(path: Path, expected: str, what: str, most: int) -> Iterator[Place]:
     while not path.exists() and path.parent != path and zip_above(path):
         path, inner = path.parent, f"{path.name}/{inner}"
     with opened(path, expected) as file:
+        kind = "tar" if TAR.search(path.name) else "zip"
         try:
-            yield Archive(file, path, inner, what, most)
+            yield Tarball(file, path, what, most) if kind == "tar" else Archive(file, path, inner, what, most)
         except PlaitError:
             raise
-        except DAMAGE as e:
+        except (*DAMAGE, tarfile.TarError) as e:
             why = str(e) or type(e).__name__
-            raise PlaitError(f"{path} is not a zip, or is damaged ({why}): expected a zip with {what}.") from None
+            raise PlaitError(f"{path} is not a {kind}, or is damaged ({why}): expected a {kind} with {what}.") from None
 
 
 def zip_above(path: Path) -> Path | None:

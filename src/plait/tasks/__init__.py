@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import unknown
-from .settings import ClassifySettings, ForecastSettings, LanguageSettings
+from .settings import ClassifySettings, ForecastSettings, LanguageSettings, RotateSettings
 
 if TYPE_CHECKING:
     from ..training.settings import TrainSettings
@@ -32,6 +32,11 @@ TASKS = {
         ".classify:Classify",
         ClassifySettings,
         "Train a network to name the class of a sequence: motion, .ts files, tables in long form, videos.",
+    ),
+    "rotate": Known(
+        ".rotate:Rotate",
+        RotateSettings,
+        "Train a network to turn images: from each step to the next, 10 degrees further.",
     ),
 }
 

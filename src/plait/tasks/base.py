@@ -60,8 +60,7 @@ class NamedTask(Task):
     def afterwards(self, folder: Path) -> tuple[str, str]:
         """What to do with a trained network: a word, and a command."""
 
-    @staticmethod
-    def shown(loss: float) -> str:
+    def shown(self, loss: float) -> str:
         """A loss, as it is printed while the network trains."""
         return f"loss {loss:.4g}"
 

@@ -211,8 +211,7 @@ class Language(NamedTask):
         start = self.vocabulary.decode(self.corpus.parts["train"].ids[:12]).split("\n")[0]
         return " ".join(start.split()[:2])
 
-    @staticmethod
-    def shown(loss: float) -> str:
+    def shown(self, loss: float) -> str:
         return f"perplexity {safe_exp(loss):.5g}"
 
     # --- writing

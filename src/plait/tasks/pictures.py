@@ -2,11 +2,12 @@
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..data.series import Series, Values
 from ..errors import PlaitError
@@ -105,8 +106,8 @@ def shortened(word: str) -> str:
     return word if len(word) <= 20 else word[:19] + "\u2026"
 
 
-def curves_picture(name: str, history: Sequence[dict[str, Any]]) -> bytes:
-    """Loss by epoch, and the share of right answers if it is there, as a PNG file."""
+def curves_picture(name: str, history: Sequence[dict[str, Any]], what: str = "loss") -> bytes:
+    """Loss (or what else that is) by epoch, and the share of right answers if it is there, as a PNG file."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -118,7 +119,7 @@ def curves_picture(name: str, history: Sequence[dict[str, Any]]) -> bytes:
         if history[0][key] is not None:
             left.plot(epochs, [row[key] for row in history], color=color, label=label)
     left.set_ylim(bottom=0)
-    left.set_title(f"{name}: loss", loc="left", fontsize=11)
+    left.set_title(f"{name}: {what}", loc="left", fontsize=11)
     for axes in right:
         axes.plot([row["epoch"] for row in rows], [row["accuracy"] for row in rows], color="tab:blue")
         axes.set_ylim(0, 1.02)
@@ -129,6 +130,29 @@ def curves_picture(name: str, history: Sequence[dict[str, Any]]) -> bytes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)
+    return png(figure)
+
+
+def turning_picture(title: str, rows: Mapping[str, NDArray[np.float32]], degrees: float) -> bytes:
+    """Images over time, as a PNG file. rows: by name, (T, height, width); what is not a number is left blank."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    T = len(next(iter(rows.values())))
+    shown = sorted({round(k) for k in np.linspace(0, T - 1, min(T, 10))})  # of many steps, ten
+    figure = Figure(figsize=(1.1 + 0.9 * len(shown), 0.55 + 0.97 * len(rows)), layout="constrained")
+    every = figure.subplots(len(rows), len(shown), squeeze=False)
+    grey = colormaps["gray"].with_extremes(bad="lavender")
+    for (name, images), across in zip(rows.items(), every, strict=True):
+        for t, axes in zip(shown, across, strict=True):
+            axes.imshow(images[t], cmap=grey, vmin=0, vmax=1, interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+        across[0].set_ylabel(name, fontsize=10)
+    for t, axes in zip(shown, every[0], strict=True):
+        axes.set_title(f"{t * degrees:g}\u00b0 to {(t + 1) * degrees:g}\u00b0", fontsize=8)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return png(figure)
 
 

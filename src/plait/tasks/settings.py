@@ -43,6 +43,13 @@ class NetworkSettings(TrainSettings):
         engines.check_name(self.engine)
         solvers.parse(self.solver)
 
+    def check_between_layers(self) -> None:
+        """Asked where dropout acts nowhere else."""
+        if self.dropout and self.layers == 1:
+            raise PlaitError(
+                f"dropout {self.dropout} acts between layers, and there is one: use --layers 2, or leave it out."
+            )
+
 
 @dataclass(frozen=True)
 class ForecastSettings(NetworkSettings):
@@ -62,10 +69,7 @@ class ForecastSettings(NetworkSettings):
         for name in ("window", "horizon", "season", "test", "validation"):
             if getattr(self, name) is not None:
                 between(name, getattr(self, name), 1, 10**8)
-        if self.dropout and self.layers == 1:
-            raise PlaitError(
-                f"dropout {self.dropout} acts between layers, and there is one: use --layers 2, or leave it out."
-            )
+        self.check_between_layers()
         if self.decoder not in DECODERS:
             raise unknown("decoder", self.decoder, DECODERS)
         if self.scale not in ("auto", "log", "linear"):
@@ -209,3 +213,36 @@ class ClassifySettings(PooledSettings):
     def chosen(self) -> list[str]:
         """The classes that the user wants; none for all."""
         return [name.strip() for name in (self.classes or "").split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class RotateSettings(NetworkSettings):
+    """The defaults are those of the fourth paper."""
+
+    data: str | None = option(
+        None, "A folder, a zip or a tar: of images of one size, or of CIFAR-10's batches; without it, drawn shapes."
+    )
+    features: int | None = option(None, "Only the first so many pixels; the paper has 1000 of 1024.  (default: all)")
+    steps: int = option(10, "How often an image is turned.")
+    degrees: float = option(10.0, "How far each time, counter-clockwise.")
+    bias: bool = option(False, "Biases in the layers and in the output.")
+    validation: float = option(0.1, "Share of the training images for validation; 0 for none.")
+    test: float = option(0.1, "Share of the images for the test, if the data have no test part.")
+    # these have other defaults than in other tasks
+    epochs: int = option(20, "How often every training image is seen, at most.")
+    batch: str = option("1000", "Images per step: a number, or full.")
+    optimizer: str = option("sgd", "sgd, adam or adamw.")
+    lr: float = option(1e-4, "Learning rate; the loss is the squared error of an image, summed over pixels and steps.")
+    clip: float = option(0.0, "Largest norm of the gradient; 0 turns clipping off.")
+    cell: str = option("rnn", "rnn, rnn_relu, lstm, gru or implicit_gru.")
+    hidden: int = option(1000, "Units in a layer.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_between_layers()
+        if self.features is not None:
+            between("features", self.features, 1, WIDEST)
+        between("steps", self.steps, 1, 1000)
+        between("degrees", self.degrees, -360, 360)
+        check_share("validation", self.validation)
+        check_share("test", self.test)
