@@ -36,6 +36,7 @@ def growth(axis: Any, rows: Sequence[Row]) -> None:
                 y = [row[f"{times}x ms"] for times in row["sizes"]]
                 label = f"{name}, {row['batch']} batch: {row['exponent']:.2f}"
                 axis.plot(row["sizes"], y, style, ms=3, lw=1.2, color=color, label=label)
+    axis.set_ylim(top=60 * max(row[f"{row['sizes'][-1]}x ms"] for row in rows))  # room for the legend
     both(axis, "times the airline series (in the legend: exponents)", "ms an epoch")
 
 

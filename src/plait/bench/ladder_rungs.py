@@ -48,6 +48,7 @@ class Autograd(Rung):
     """A layer of torch's or plait's, a linear head, autograd, and one call that moves all weights.
 
     `autograd.grad` hands the gradients over; `backward` would store them, and something would have to clear them again.
+    The head reads the last state: the last row of all outputs would need a gradient as long as the sequence.
     """
 
     def __init__(self, problem: Problem, name: str, engine: str | None, place: Place, slow: bool = False) -> None:
@@ -59,8 +60,8 @@ class Autograd(Rung):
         self.parameters: list[Tensor] = [*self.layer.parameters(), *self.head.parameters()]
 
     def gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        rows, _ = self.layer(x)
-        return torch.autograd.grad(mse_loss(self.head(rows[-1]), y), self.parameters)
+        _, (h, _) = self.layer(x)  # (1, B, H)
+        return torch.autograd.grad(mse_loss(self.head(h[0]), y), self.parameters)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         gradients = self.gradient(x, y)
