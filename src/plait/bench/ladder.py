@@ -26,9 +26,9 @@ SHORT = ("trained by", "batch", "exponent", "low", "high", "1x ms", "4x ms", "16
 LONG = (*SHORT, "64x ms")
 TABLES = [
     ("rung", "s", "low", "high", "vs python", "vs NumPy", "fused is"),
-    ("rung", "runs", "loss", "goals"),
+    ("rung", "by hand is", "runs", "loss", "goals"),
     ("rung", "epoch", "mini-batch", "sample", "threads placed", "transfers"),
-    ("NumPy on one thread", "s", "low", "high", "fused is", "fused low", "fused high"),
+    ("NumPy on one thread", "s", "low", "high", "fused is", "by hand is"),
     LONG,
     SHORT,
     ("descent", "batch", "steps", "ms/epoch", "loss", "angle, start", "angle, end"),

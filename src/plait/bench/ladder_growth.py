@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import torch
 
+from . import blas
 from .ladder_order import Order, Row
 from .ladder_problem import BATCH
-from .ladder_rungs import NumpyExpert, fused, numpy, torch_nn
+from .ladder_rungs import NumpyExpert, fused, torch_nn
 from .ladder_table import train
 from .report import interleaved, timing
 
-RUNGS = (fused, NumpyExpert, numpy, torch_nn)
+RUNGS = (fused, NumpyExpert, torch_nn)
 KINDS = ("fixed", "growing")
 LEAST = 0.02  # seconds of a measurement
 
@@ -27,7 +29,8 @@ def growth(order: Order) -> list[Row]:
             for make in RUNGS:
                 rung = make(problem)
                 contenders[f"{rung.name}/{kind}/{times}"] = partial(train, rung, batches)
-    seconds = interleaved(contenders, order.repeats, least=LEAST)
+    with blas.threads(torch.get_num_threads()):
+        seconds = interleaved(contenders, order.repeats, least=LEAST)
     names = dict.fromkeys(name.split("/")[0] for name in contenders)
     rows: list[Row] = []
     for name in names:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from .. import layers
+from .. import cells, engines, layers
+from ..layout import Layout
 from .expert import Array, Expert
 from .ladder_problem import Head, Problem, Weights, as_array
 
@@ -44,6 +45,12 @@ class Rung(ABC):
         """The weights as they are now."""
 
 
+def parts(problem: Problem, parameters: Sequence[Tensor]) -> tuple[Weights, Head]:
+    """Copies of the layer's weights and of the head's."""
+    *weights, v, b = map(as_array, parameters)
+    return dict(zip(problem.weights, weights, strict=True)), (v, b)
+
+
 class Autograd(Rung):
     """A layer of torch's or plait's, a linear head, autograd, and one call that moves all weights.
 
@@ -69,8 +76,37 @@ class Autograd(Rung):
             torch._foreach_sub_(self.parameters, gradients, alpha=self.problem.rate)
 
     def result(self) -> tuple[Weights, Head]:
-        *weights, v, b = map(as_array, self.parameters)
-        return dict(zip(self.problem.weights, weights, strict=True)), (v, b)
+        return parts(self.problem, self.parameters)
+
+
+class ByHand(Rung):
+    """The fused engine with no autograd: the head's derivative is written down, as the NumPy expert's is."""
+
+    name, place = "fused, by hand", Place(threads="yes")
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.engine, self.cell = engines.get("fused"), cells.get("lstm")
+        layer, head = problem.net()
+        self.parameters = [p.detach() for p in (*layer.parameters(), *head.parameters())]
+        w, r, b_x, b_h, self.V, self.b = self.parameters
+        self.weights = engines.Weights(w, r, b_x, b_h, None)
+        self.layout = Layout(problem.T, problem.batch)
+        self.needs = engines.Needs(False, [False, False], [[True] * 4])
+
+    @torch.no_grad()
+    def step(self, x: Tensor, y: Tensor) -> None:
+        rows, p = x.view(-1, 1), [self.engine.prepare(self.cell, self.weights, lasting=False)]
+        _, (h, _), kept = self.engine.forward(p, rows, None, self.layout)
+        d_y = torch.addmm(self.b, h[0], self.V.t()).sub_(y).mul_(2 / len(y))  # (B, 1)
+        d_h = torch.mm(d_y, self.V)[None]
+        back = self.engine.backward(p, rows, kept, None, [d_h, None], self.layout, needs=self.needs, spend=True)
+        gradients = [d for d in back.weights[0] if d is not None]
+        gradients += [torch.mm(d_y.t(), h[0]), d_y.sum(0)]
+        torch._foreach_sub_(self.parameters, gradients, alpha=self.problem.rate)
+
+    def result(self) -> tuple[Weights, Head]:
+        return parts(self.problem, self.parameters)
 
 
 class NumpyExpert(Rung):
@@ -194,7 +230,7 @@ def torch_nn(problem: Problem) -> Rung:
     return Autograd(problem, "torch", None, Place(threads="library"))
 
 
-RUNGS = (quadratic, python, OneSample, GatesAtOnce, numpy, NumpyExpert, fused, torch_nn)
+RUNGS = (quadratic, python, OneSample, GatesAtOnce, numpy, NumpyExpert, fused, ByHand, torch_nn)
 SEQUENTIAL, NUMPY = "python", OneSample.name  # what the paper compares with
 
 
