@@ -6,6 +6,7 @@ from typing import Any
 
 from .ladder_order import Row
 from .panels import COLORS, Panel, both, drawn, plain
+from .report import text
 
 
 def picture_of(rows: Sequence[Row]) -> bytes:
@@ -18,7 +19,7 @@ def times(axis: Any, rows: Sequence[Row]) -> None:
     colors = [COLORS[1] if name == "fused" else COLORS[0] for name in names]
     axis.barh(names, seconds, xerr=off, color=colors, error_kw={"lw": 0.8, "capsize": 2})
     for k, row in enumerate(rows):
-        axis.text(row["high"] * 1.15, k, f"{row['vs python']:.3g}x", va="center", fontsize=8)
+        axis.text(row["high"] * 1.15, k, f"{text(row['vs python'])}x", va="center", fontsize=8)
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlim(right=max(r["high"] for r in rows) * 6)
@@ -36,8 +37,8 @@ def growth(axis: Any, rows: Sequence[Row]) -> None:
                 y = [row[f"{times}x ms"] for times in row["sizes"]]
                 label = f"{name}, {row['batch']} batch: {row['exponent']:.2f}"
                 axis.plot(row["sizes"], y, style, ms=3, lw=1.2, color=color, label=label)
-    axis.set_ylim(top=60 * max(row[f"{row['sizes'][-1]}x ms"] for row in rows))  # room for the legend
     both(axis, "times the airline series (in the legend: exponents)", "ms an epoch")
+    axis.set_ylim(top=60 * max(row[f"{row['sizes'][-1]}x ms"] for row in rows))  # room for the legend
 
 
 def losses(axis: Any, rows: Sequence[Row]) -> None:
