@@ -6,6 +6,7 @@ python cuda_jobs.py JOB ... prints one line of JSON for each thing that was comp
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import torch
 from torch import nn
 
 from plait import engines, layers
+from plait.bench.ladder_cuda import OnDevice
+from plait.bench.ladder_problem import problem
+from plait.bench.ladder_rungs import torch_nn
 from plait.cells import CELLS, Cell
 from plait.engines import Layout, Weights
 from plait.kernels.cuda import blocks
@@ -155,12 +159,26 @@ def large(name: str, cell: str) -> Iterator[Line]:
     yield {"what": f"{name} {cell} 100,50,64,128", "off": deviation(found, expected)[0]}
 
 
+def rungs() -> Iterator[Line]:
+    """Those of `bench ladder`: the loss after a few steps, against torch's own layer."""
+    small = replace(problem(4, 1, 0), batch=4)
+    batches = small.batches()[:2]
+    losses = []
+    for rung in (torch_nn(small), *(OnDevice(small, version) for version in (1, 2, 3))):
+        for x, y in batches:
+            rung.step(x, y)
+        losses.append(small.loss(*rung.result()))
+    for version, loss in zip((1, 2, 3), losses[1:], strict=True):
+        yield {"what": f"rung v{version}", "off": abs(loss - losses[0]) / losses[0]}
+
+
 JOBS = {
     "small": small_layers,
     "largest": largest_small,
     "float64": longer_steps,
     "sweeps": sweeps,
     "steps": training_steps,
+    "rungs": rungs,
     "tiles": several_tiles,
     "large": large,
 }

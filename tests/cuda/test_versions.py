@@ -60,6 +60,11 @@ def test_whole_training_steps_and_what_they_copy():
         assert moved[cell, ragged, 2] > moved[cell, ragged, 3] > fourth
 
 
+@needs_numba
+def test_the_rungs_of_the_ladder_train_alike():
+    check(results("rungs"), 3, 1e-4)
+
+
 @needs_triton
 class TestBlocks:
     def test_layers_equal_engine_python(self):

@@ -1,31 +1,14 @@
 """The sections of `bench time` as one picture."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ..tasks.pictures import png
+from .panels import COLORS, Panel, both, drawn, plain
 from .time_order import Row
-
-COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 
 
 def picture_of(rows: Sequence[Row]) -> bytes:
-    from matplotlib.figure import Figure
-
-    panels = [panel for panel in PANELS if any(panel[0] <= row.keys() for row in rows)]
-    across = 1 if len(panels) == 1 else 2
-    down = max(1, -(-len(panels) // across))
-    figure = Figure(figsize=(6.2 * across, 4.0 * down), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).flatten()
-    for (keys, title, draw), axis in zip(panels, axes, strict=False):
-        draw(axis, [row for row in rows if keys <= row.keys()])
-        axis.set_title(title, loc="left", fontsize=11)
-        axis.spines[["top", "right"]].set_visible(False)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False, fontsize=8)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    return png(figure)
+    return drawn(rows, PANELS)
 
 
 def lengths(axis: Any, rows: Sequence[Row]) -> None:
@@ -93,24 +76,6 @@ def scaling(axis: Any, rows: Sequence[Row]) -> None:
     both(axis, "time ranks (dots: measured; lines: predicted)", "times one walk")
 
 
-def plain(*axes: Any) -> None:
-    """Numbers as they are: no powers of ten, which would be set as formulas."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    for axis in axes:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
-
-
-def both(axis: Any, x: str, y: str) -> None:
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    plain(axis.xaxis, axis.yaxis)
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-
-
-Panel = tuple[set[str], str, Callable[[Any, Sequence[Row]], None]]
 PANELS: list[Panel] = [
     ({"T", "torch ms"}, "one sequence, a step of training", lengths),
     ({"network", "faster", "T"}, "networks that remember: shooting", advantage),

@@ -1,0 +1,204 @@
+"""`plait bench ladder`: every rung takes the same steps, and the tables say what was measured, not how fast it was."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plait.bench import blas, ladder, ladder_problem, ladder_table
+from plait.bench.ladder_descent import Learner, angle, angles
+from plait.bench.ladder_growth import exponent
+from plait.bench.ladder_cuda import cuda_rungs
+from plait.bench.ladder_order import Order
+from plait.bench.ladder_problem import problem
+from plait.bench.ladder_rungs import RUNGS, Autograd, Place
+from plait.bench.ladder_table import alone, compare, goals
+from plait.bench.report import Report
+from plait.data.series import airline
+from plait.errors import PlaitError
+
+
+def test_the_problem_is_a_year_and_the_month_after_it() -> None:
+    found = problem(4, 5, 0)
+    values = np.log(airline().values)
+    values = (values - values.mean()) / values.std()
+    assert found.x.shape == (128, 12)  # 4 mini-batches of 32, the latest windows
+    np.testing.assert_allclose(found.x[-1], values[-13:-1], rtol=1e-6)
+    np.testing.assert_allclose(found.y, values[-128:], rtol=1e-6)
+    batches = found.batches()
+    assert len(batches) == 20
+    assert all(x.shape == (12, 32, 1) and y.shape == (32, 1) for x, y in batches)
+    for epoch in range(5):  # each sees every sample once, in an order of its own
+        seen = torch.cat([y for _, y in batches[4 * epoch : 4 * epoch + 4]]).flatten()
+        np.testing.assert_array_equal(np.sort(seen.numpy()), np.sort(found.y))
+    assert not torch.equal(batches[0][1], batches[4][1])
+    assert all(torch.equal(x, again) for (x, _), (again, _) in zip(batches, found.batches(), strict=True))
+
+
+def test_more_data_is_like_the_first_and_not_the_same() -> None:
+    small = problem(4, 1, 0)
+    large = small.grown(3, 96)
+    assert large.x.shape == (384, 12)
+    assert large.x.dtype == np.float32
+    assert len(large.batches()) == 4
+    np.testing.assert_array_equal(large.x[:128], small.x)
+    for copy in (1, 2):
+        off = large.x[128 * copy : 128 * (copy + 1)] - small.x
+        assert 0.01 < off.std() < 0.03
+    assert not np.array_equal(large.x[128:256], large.x[256:])
+
+
+@pytest.mark.parametrize("make", RUNGS)
+def test_a_rung_takes_the_steps_of_torch(make) -> None:
+    """Two steps, from the same weights, in torch's own layer in float64."""
+    asked = replace(problem(3, 1, 0), batch=4)
+    asked = replace(asked, x=asked.x[:8, :5])
+    rung, reference = make(asked), Autograd(asked, "reference", None, Place())
+    reference.layer.double()
+    reference.head.double()
+    for x, y in asked.batches():
+        rung.step(x, y)
+        reference.step(x.double(), y.double())
+    weights, head = rung.result()
+    expected, expected_head = reference.result()
+    assert list(weights) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(weights[name], value, atol=1e-6)
+        assert not np.allclose(value, asked.weights[name], atol=1e-5)
+    for value, of_reference in zip(head, expected_head, strict=True):
+        np.testing.assert_allclose(value, of_reference, atol=1e-6)
+
+
+def test_another_loss_in_the_end_is_an_error() -> None:
+    compare({"python": 0.5, "fused": 0.500049})
+    with pytest.raises(PlaitError, match=r"rung 'fused': the loss after training is 0\.50006, .* 0\.5: expected"):
+        compare({"python": 0.5, "fused": 0.50006})
+    with pytest.raises(PlaitError, match="rung 'torch'"):
+        compare({"python": 0.5, "torch": math.nan})
+
+
+def test_a_rung_that_learns_something_else_stops_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_fast(asked):
+        return Autograd(replace(asked, rate=0.101), "too fast", None, Place())
+
+    monkeypatch.setattr(ladder_table, "RUNGS", (*RUNGS[1:], too_fast))
+    monkeypatch.setattr(ladder, "QUICK_HIDDEN", 2)
+    monkeypatch.setattr(ladder_problem, "WINDOW", 3)
+    with pytest.raises(PlaitError, match="rung 'too fast'"):
+        ladder.measure(parts="rungs", quick=True, repeats=5)
+
+
+def test_goals_are_the_papers() -> None:
+    assert goals({"vs NumPy": 0.5}) == "-"
+    assert goals({"vs NumPy": 1.1}) == "faster"
+    assert goals({"vs NumPy": 7.6}) == "faster, x5"
+    assert goals({"vs NumPy": 50.0}, slower_growth=True) == "faster, x5, x10, growth"
+
+
+def test_exponents_and_angles() -> None:
+    assert exponent([1, 2, 4, 8], [3.0 * n**0.7 for n in (1, 2, 4, 8)]) == pytest.approx(0.7)
+    a, b = torch.tensor([1.0, 0.0]).double(), torch.tensor([1.0, 1.0]).double()
+    assert angle(a, 3 * b) == pytest.approx(45)
+    assert angle(a, -a) == pytest.approx(180)
+    assert angle(a, 7 * a) == pytest.approx(0)
+    whole = problem(4, 1, 0)
+    learner = Learner(whole)
+    rough, better, good = (angles(learner, replace(whole, batch=batch)) for batch in (1, 32, 128))
+    assert (len(rough), len(better), len(good)) == (128, 4, 1)
+    assert np.mean(rough) > np.mean(better) > good[0]
+    assert good[0] < 1e-2
+
+
+def test_threads_of_numpys_products() -> None:
+    found = blas.openblas()
+    with blas.threads(1) as told:
+        assert told == (found is not None)
+        if found:
+            assert found[0]() == 1
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "QUICK_HIDDEN", 2)
+        patch.setattr(ladder_problem, "WINDOW", 3)
+        patch.setattr(ladder_table, "BLOCK", 0.0)
+        patch.setattr("plait.bench.ladder_growth.LEAST", 0.0)
+        yield ladder.measure(quick=True, repeats=5)
+    torch.set_num_threads(before)
+
+
+def test_every_rung_has_the_same_loss_and_its_place(report: Report) -> None:
+    rows = [row for row in report.rows if "rung" in row]
+    assert len(rows) == len(RUNGS)
+    assert len({f"{row['loss']:.4g}" for row in rows}) == 1
+    python = next(row for row in rows if row["rung"] == "python")
+    assert python["vs python"] == 1
+    for row in rows:
+        assert row["low"] <= row["s"] <= row["high"]
+        assert row["vs python"] == pytest.approx(python["s"] / row["s"])
+        assert (row["epoch"], row["mini-batch"], row["sample"], row["transfers"]) == ("CPU", "CPU", "CPU", "-")
+        assert row["runs"] == (1 if row["rung"].startswith("python") else 5)
+    assert {row["rung"] for row in rows if row["threads placed"] == "yes"} == {"fused", "fused, by hand"}
+
+
+def test_numpy_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder_table, "BLOCK", 0.0)
+    asked = problem(2, 1, 0)
+    rows = alone(asked, asked.batches()[:1], Order(2, True, 5, 0))
+    names = [row["NumPy on one thread"] for row in rows]
+    assert names == [
+        "NumPy, one sample",
+        "NumPy, gates joined",
+        "numpy engine",
+        "NumPy expert",
+        "fused",
+        "fused, by hand",
+    ]
+    assert rows[-2]["fused is"] == rows[-1]["by hand is"] == 1
+
+
+def test_growth_and_descent_have_their_rows(report: Report) -> None:
+    grown = [row for row in report.rows if "exponent" in row]
+    assert {(row["trained by"], row["batch"]) for row in grown} == {
+        (name, kind) for name in ("fused", "NumPy expert", "torch") for kind in ("fixed", "growing")
+    }
+    assert all(row["16x ms"] > 0 for row in grown)
+    ways = [row for row in report.rows if "descent" in row]
+    assert {row["descent"]: (row["batch"], row["steps"], len(row["by epoch"])) for row in ways} == {
+        "stochastic": (1, 1280, 10),
+        "mini-batch": (32, 40, 10),
+        "full batch": (128, 10, 10),
+    }
+
+
+def test_what_is_missing_is_named(report: Report) -> None:
+    made, missing = cuda_rungs(problem(2, 1, 0))
+    assert {remark.split(" are ")[0].split(" is ")[0] for remark in missing} | {rung.name for rung in made} in (
+        {"cuda v1, v2 and v3", "cuda v4"},
+        {"cuda v1", "cuda v2", "cuda v3", "cuda v4"},
+    )
+    assert set(missing) <= set(report.remarks)
+
+
+def test_from_the_command_line(plait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "QUICK_HIDDEN", 2)
+    code, out, err = plait(
+        *("bench", "ladder", "--quick", "--parts", "descent", "--repeats", "5", "--threads", "1"),
+        *("--json", "ladder.json", "--picture", "ladder.png"),
+    )
+    assert code == 0, err
+    assert max(map(len, out.partition("descent")[2].split("\n\n")[0].splitlines())) <= 80
+    assert len(json.loads(Path("ladder.json").read_text())["rows"]) == 3
+    assert Path("ladder.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_options(refused) -> None:
+    assert "--parts: section 'rung'" in refused("bench", "ladder", "--parts", "rung")
+    assert "hidden 0" in refused("bench", "ladder", "--hidden", "0")
