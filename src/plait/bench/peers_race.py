@@ -77,6 +77,7 @@ class Process:
             self.end()
             raise Failed(f"no answer in {PATIENCE:.0f} s") from None
         if not line:
+            self.answers.put("")  # for whoever asks again
             said = self.said.read_text(errors="replace").strip().splitlines()
             raise Failed(said[-1] if said else f"ended with code {self.process.wait()}")
         answer: dict[str, Any] = json.loads(line)
