@@ -15,7 +15,7 @@ from plait.bench import peers, peers_race, peers_table
 from plait.bench.contenders import worker
 from plait.bench.contenders.network import WEIGHTS, Network
 from plait.bench.contenders.worker import Worker, serve
-from plait.bench.peers_race import Failed, Process, Runner, compare, expected, load, race
+from plait.bench.peers_race import Dropped, Failed, Process, Runner, compare, expected, load, race
 from plait.bench.peers_table import PEERS, Peer
 from plait.bench.report import Timing
 from plait.errors import PlaitError
@@ -30,11 +30,18 @@ class Wrong(NumPy):
         found["w_hh"][1, 2] *= 1.01
         return found
 
+class Later(NumPy):
+    blocks = 0
+
+    def run(self, steps):
+        self.blocks += steps > 1
+        return super().run(steps) if self.blocks < 12 else float("nan")
+
 def prepare(net, variant):
     print("not an answer")
     if variant == "ends":
         raise SystemExit("out of luck")
-    return Wrong(net)
+    return (Later if variant == "later" else Wrong)(net)
 """
 
 
@@ -58,7 +65,7 @@ def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(peers_race.WORKER.parent, copied)
     (copied / "with_wrong.py").write_text(WRONG)
     monkeypatch.setattr(peers_race, "WORKER", copied / "worker.py")
-    for variant in ("", "ends"):
+    for variant in ("", "ends", "later"):
         monkeypatch.setitem(PEERS, f"wrong{variant}", Peer("wrong", variant))
 
 
@@ -183,8 +190,12 @@ def test_blocks_are_long_enough_and_take_turns() -> None:
 
 
 def test_a_loss_that_is_no_number_ends_the_race() -> None:
-    with pytest.raises(Failed, match="its loss became nan"):
-        Runner(Known("a", 1, [], float("nan")), 0, 0).block()  # type: ignore[arg-type]
+    said: list[str] = []
+    losses = {"a": 1.0, "b": float("nan")}
+    runners = {name: Runner(Known(name, 1.0, said, loss), 0, 0) for name, loss in losses.items()}  # type: ignore[arg-type]
+    with pytest.raises(Dropped, match="its loss became nan") as dropped:
+        race(runners, 5)
+    assert dropped.value.name == "b"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +221,7 @@ def test_what_is_missing_wrong_or_not_written_is_named(plait, wrong: None, monke
     monkeypatch.setitem(PEERS, "halide-none", Peer("halide", "none", cells=("rnn",)))
     monkeypatch.setattr(peers, "BIG", 10.0)  # a step of that many seconds is small, and is profiled
     monkeypatch.setattr(peers, "CASES", {"little": ("gru", *TINY[1:]), "n1000": TINY})
-    peers_asked = "jax,numpy,pytensor,torch.compile,wrong,wrongends,halide-none"
+    peers_asked = "jax,numpy,pytensor,torch.compile,wrong,wrongends,wronglater,halide-none"
     code, out, err = plait("bench", "peers", "--quick", "--only", peers_asked, "--repeats", "5", "--json", "found.json")
     assert (code, err) == (0, "")
     assert max(map(len, out.partition("\n\n")[2].partition("float32")[0].splitlines())) <= 80
@@ -218,7 +229,7 @@ def test_what_is_missing_wrong_or_not_written_is_named(plait, wrong: None, monke
     rows = {row["peer"]: row for row in found["rows"] if "peer" in row}
     assert {n: row["ms"] for n, row in rows.items() if isinstance(row["ms"], str)} == {
         **dict.fromkeys(("jax", "pytensor", "torch.compile"), "missing"),
-        **dict.fromkeys(("wrong", "wrongends"), "failed"),
+        **dict.fromkeys(("wrong", "wrongends", "wronglater"), "failed"),
         "halide-none": "not written",
     }
     assert rows["numpy"]["low"] <= rows["numpy"]["ms"] <= rows["numpy"]["high"]
@@ -228,6 +239,7 @@ def test_what_is_missing_wrong_or_not_written_is_named(plait, wrong: None, monke
         "torch.compile is missing: install a C++ compiler, such as g++.",
         "wrong failed in row little: refused: its change of w_hh is off by",
         "wrongends failed in row little: out of luck.",
+        "wronglater failed in row little: its loss became nan.",
     ):
         assert remark in out
     parts = {row["part of plait's step"]: row["share %"] for row in found["rows"] if "share %" in row}

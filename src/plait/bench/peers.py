@@ -13,7 +13,7 @@ import torch
 
 from .contenders.network import Network
 from .options import Repeats, Seed
-from .peers_race import SAME_CHANGE, SAME_LOSS, Failed, Process, Runner, expected, load, race
+from .peers_race import SAME_CHANGE, SAME_LOSS, Dropped, Failed, Process, Runner, expected, load, race
 from .peers_table import PEERS, chosen
 from .report import Report, Timing, check, ratio, timing, tracked
 
@@ -81,7 +81,14 @@ class Course:
                 runners.pop(name, None)
                 state[name] = FAILED
                 self.failed(row, name, str(e))
-        found = race(runners, repeats)
+        found: dict[str, list[float]] = {}
+        while runners and not found:
+            try:
+                found = race(runners, repeats)
+            except Dropped as e:
+                del runners[e.name]
+                state[e.name] = FAILED
+                self.failed(row, e.name, str(e))
         about = dict(zip(NETWORKS, (row, cell, *sizes, right[0]), strict=True))
         return [about, *self.lines(row, runners, found, state), *ours(row, runners, found)]
 

@@ -6,6 +6,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ..errors import PlaitError
 from . import contenders
 from .allocators import KEEP
 from .contenders.network import WEIGHTS, Network
@@ -33,8 +35,16 @@ THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "HL")  # Halide's is HL_NUM_THREAD
 Weights = Mapping[str, NDArray[Any]]
 
 
-class Failed(Exception):
+class Failed(PlaitError):
     """A contender cannot be measured, and why."""
+
+
+class Dropped(Failed):
+    """The same, in the middle of a race."""
+
+    def __init__(self, name: str, why: Failed) -> None:
+        super().__init__(str(why))
+        self.name = name
 
 
 class Process:
@@ -161,9 +171,12 @@ def race(runners: Mapping[str, Runner], repeats: int) -> dict[str, list[float]]:
     """Seconds of a step, once per repeat. One of them works at a time; the others wait for their next order."""
     now = 0.0
 
-    def turn(runner: Runner) -> None:
+    def turn(name: str) -> None:
         nonlocal now
-        now += runner.block()
+        try:
+            now += runners[name].block()
+        except Failed as e:
+            raise Dropped(name, e) from e
 
-    calls = {name: (lambda runner=runner: turn(runner)) for name, runner in runners.items()}
+    calls = {name: partial(turn, name) for name in runners}
     return interleaved(calls, repeats, warm=False, least=0, clock=lambda: now)
