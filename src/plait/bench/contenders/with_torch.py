@@ -1,7 +1,7 @@
 """PyTorch: torch.nn's layer, nn.Linear, mse_loss, autograd, and SGD whose update is one call for all weights.
 
 Variants: "" is eager; "compile" has torch.compile on the forward pass and the loss, and with them on the way back. The
-recurrent layer in there stays torch's own kernel, as in any model that is compiled: torch does not look into it.
+recurrent layer in there stays torch's own kernel: by default torch.compile does not look into it.
 """
 
 import os
