@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from plait.bench import blas, ladder, ladder_problem, ladder_table
+from plait.bench.ladder_cuda import cuda_rungs
 from plait.bench.ladder_descent import Learner, angle, angles
 from plait.bench.ladder_growth import exponent
-from plait.bench.ladder_cuda import cuda_rungs
 from plait.bench.ladder_order import Order
 from plait.bench.ladder_problem import problem
 from plait.bench.ladder_rungs import RUNGS, Autograd, Place

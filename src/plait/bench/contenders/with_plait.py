@@ -1,0 +1,42 @@
+"""plait: its layer in engine `fused`. The rest is what any user of torch has: nn.Linear, mse_loss, autograd, SGD."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import plait
+from plait.kernels import threads
+
+from .network import Network
+from .with_torch import Torch, use_threads
+
+
+class Plait(Torch):
+    def profile(self, steps: int) -> dict[str, float]:
+        """Seconds of a step by part. The kernels are timed where they are called; what is left of the layer's call
+        and of the way back is Python and autograd, and in the way back the head's share."""
+        spent = dict.fromkeys(("kernels", "layer, rest", "head and loss", "back, rest", "optimizer"), 0.0)
+        run, clock = threads.run, time.perf_counter
+
+        def timed(part: str, call: Callable[..., Any], *args: Any) -> Any:
+            kernels, start = spent["kernels"], clock()
+            result = call(*args)
+            spent[part] += clock() - start - (spent["kernels"] - kernels if part != "kernels" else 0)
+            return result
+
+        with patch.object(threads, "run", lambda *args: timed("kernels", run, *args)):
+            for _ in range(steps):
+                timed("optimizer", self.optimizer.zero_grad)
+                out, _ = timed("layer, rest", self.layer, self.x)
+                loss = timed("head and loss", self.on_top, out, self.y)
+                timed("back, rest", loss.backward)
+                timed("optimizer", self.optimizer.step)
+        return {part: seconds / steps for part, seconds in spent.items()}
+
+
+def prepare(net: Network, variant: str) -> Plait:
+    use_threads()
+    _, _, I, H, _ = net.sizes
+    layers = {"lstm": plait.LSTM, "gru": plait.GRU, "rnn": plait.RNN}
+    return Plait(net, layers[net.cell](I, H, engine="fused"))
