@@ -1,5 +1,7 @@
 """CUDA, version 4, ours: tensors of the device, one launch for all steps (kernels/cuda/blocks.py)."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,8 @@ class BlocksEngine(OneLaunch):
         tensors = {name: t.detach().contiguous() for name, t in tensors.items()}
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
         sizes, cut = (layout.T, layout.B, layout.N, p.H, p.P), tiles(max(p.H, p.P), capability)
-        kernel(job.form, kind).run(sizes, {**tensors, "starts": starts_of(layout, device)}, cut)
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # Triton takes the current one
+            kernel(job.form, kind).run(sizes, {**tensors, "starts": starts_of(layout, device)}, cut)
 
 
 class CudaEngine(BlocksEngine):
