@@ -22,7 +22,7 @@ test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m slow
 
 test-cuda: $(VENV)/installed-cuda
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cuda -n 2 --dist worksteal tests/cuda
+	PLAIT_TEST_CUDA=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cuda -n 2 --dist worksteal tests/cuda
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

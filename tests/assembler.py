@@ -3,20 +3,31 @@
 python assembler.py prints the table of docs/cuda.md.
 """
 
+import os
 import re
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from plait.cells import CELLS
+import pytest
+
+from plait.cells import CELLS, Cell
 from plait.kernels.cuda import blocks, launches
 from plait.kernels.cuda.block_text import SIZES
 from plait.kernels.cuda.samples import Form
 
 ARCHITECTURES = {(7, 5): 64, (8, 0): 163, (9, 0): 227}  # KiB of shared memory that a block can have
 WIDTH = 128
+REQUIRED = "PLAIT_TEST_CUDA" in os.environ  # what is missing is then a failure: `make test-cuda` has installed it
+needs_numba = pytest.mark.skipif(
+    not REQUIRED and find_spec("numba_cuda") is None, reason="numba-cuda is not installed: make test-cuda"
+)
+needs_triton = pytest.mark.skipif(
+    not REQUIRED and find_spec("triton") is None, reason="Triton is not installed: make test-cuda"
+)
 
 
 class Assembled(NamedTuple):
@@ -61,22 +72,26 @@ def by_numba(cell: str, kind: str, positioned: bool, capability: tuple[int, int]
     return Assembled(*read_log(text), shared, code.decode())
 
 
-def by_triton(cell: str, kind: str, capability: tuple[int, int], H: int = WIDTH) -> Assembled:
+def by_triton(
+    of: str | type[Cell], kind: str, capability: tuple[int, int], H: int = WIDTH, **options: Any
+) -> Assembled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
-    first = (True, *[False] * (len(CELLS[cell].states) - 1))
-    kernel, cut = blocks.kernel(Form(CELLS[cell], given=first), kind), blocks.tiles(H, capability)
+    cell = CELLS[of] if isinstance(of, str) else of
+    first = (True, *[False] * (len(cell.states) - 1))
+    kernel, cut = blocks.kernel(Form(cell, given=first, **options), kind), blocks.tiles(H, capability)
     constants = {name: getattr(cut, name) for name in ("BB", "BN", "BK", "PRECISION")}
     signature = {**dict.fromkeys(SIZES, "i32"), **dict.fromkeys(kernel.arrays, "*fp32"), "starts": "*i64"}
     signature = {name: signature[name] for name in (*SIZES, *kernel.arrays)} | dict.fromkeys(constants, "constexpr")
-    aligned = {(k,): [["tt.divisibility", 16]] for k in range(3, len(SIZES) + len(kernel.arrays))}
+    begin = SIZES.index("H") if H % 16 == 0 else len(SIZES)
+    aligned = {(k,): [["tt.divisibility", 16]] for k in range(begin, len(SIZES) + len(kernel.arrays))}
     source = ASTSource(fn=kernel.function, signature=signature, constexprs=constants, attrs=aligned)
     arch = 10 * capability[0] + capability[1]
-    options = {name: getattr(cut, name) for name in ("num_warps", "num_stages", "maxnreg")}
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    how = {name: getattr(cut, name) for name in ("num_warps", "num_stages", "maxnreg")}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=how)
     assert compiled.asm["cubin"]
     ptx = compiled.asm["ptx"]
     target = re.search(r"\.target (\w+)", ptx)
@@ -97,6 +112,6 @@ if __name__ == "__main__":
         print(f"| {name} | {cell} | {' | '.join(str(a.registers) for a in found)} |", flush=True)
     for kind, cell in product(("recur", "recur_vjp"), CELLS):
         found = [by_triton(cell, kind, capability) for capability in ARCHITECTURES]
-        name = f"version 4, {'there' if kind == 'recur' else 'back'}, H = {WIDTH}"
+        name = f"version 4, {'forward' if kind == 'recur' else 'backward'}, H = {WIDTH}"
         texts = [f"{a.registers}, {a.shared / 1024:.0f} KiB" for a in found]
         print(f"| {name} | {cell} | {' | '.join(texts)} |", flush=True)

@@ -1,17 +1,12 @@
 """Every kernel is compiled for three architectures, and assembled: it fits, spills nothing, and has no float64."""
 
-from importlib.util import find_spec
-
 import pytest
 
-from assembler import ARCHITECTURES, by_numba, by_triton
+from assembler import ARCHITECTURES, by_numba, by_triton, needs_numba, needs_triton
 from plait.cells import CELLS
+from some_cells import PeepholeLSTM
 
 pytestmark = pytest.mark.cuda
-needs_nvvm = pytest.mark.skipif(
-    find_spec("numba_cuda") is None or find_spec("cuda") is None, reason="numba-cuda[cu13] is not installed"
-)
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 every_architecture = pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda cc: "sm_{}{}".format(*cc))
 every_cell = pytest.mark.parametrize("cell", CELLS)
 
@@ -23,7 +18,7 @@ def check(found, capability) -> None:
     assert ".f64" not in found.ptx
 
 
-@needs_nvvm
+@needs_numba
 @every_architecture
 @every_cell
 @pytest.mark.parametrize("positioned", [False, True], ids=["v1", "v2"])
@@ -31,7 +26,7 @@ def test_a_training_step_has_code(cell, positioned, capability):
     check(by_numba(cell, "train", positioned, capability), capability)
 
 
-@needs_nvvm
+@needs_numba
 @pytest.mark.parametrize("kind", ["recur", "recur_vjp", "forward", "backward"])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_the_layer_alone_has_code(cell, kind):
@@ -50,8 +45,29 @@ def test_a_block_of_samples_has_code(cell, kind, capability):
 
 
 @needs_triton
-@pytest.mark.parametrize("H", [8, 64, 512])
+@pytest.mark.parametrize("H", [1, 8, 33, 64, 512])
 def test_other_widths_have_code(H):
     for kind in ("recur", "recur_vjp"):
         for capability in ARCHITECTURES:
             check(by_triton("lstm", kind, capability, H), capability)
+
+
+@needs_triton
+@every_architecture
+@pytest.mark.parametrize("kind", ["recur", "recur_vjp"])
+@pytest.mark.parametrize(
+    "options",
+    [{"reverse": True, "bias": False, "projected": True}, {"source": True}, {"apart": True}, {"dt": 2}],
+    ids=lambda options: " ".join(options),
+)
+def test_other_forms_have_code(options, kind, capability):
+    for cell in ("lstm", "gru"):
+        if not (options.get("projected") and cell == "gru"):  # it reads h itself
+            check(by_triton(cell, kind, capability, **options), capability)
+
+
+@needs_triton
+@every_architecture
+def test_a_cell_with_parameters_has_code(capability):
+    for kind in ("recur", "recur_vjp"):
+        check(by_triton(PeepholeLSTM, kind, capability), capability)

@@ -2,15 +2,17 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import plait
-from plait import PlaitError
+from plait import PlaitError, cells, engines
+from plait.engines import Layout, Weights, cuda_blocks
 from plait.errors import PlaitWarning
-from plait.kernels.cuda.gpu import allocated, why_too_old
+from plait.kernels.cuda.gpu import enough_memory, why_too_old
 from plait.layers import on_device
 from plait.layers.on_device import CHOICES, contenders, engine_for, extent, fastest, shape_of
 
@@ -74,7 +76,7 @@ def test_a_comparison_leaves_no_trace(monkeypatch):
 
 def test_too_many_units_are_torchs_and_it_is_said_once():
     layer = plait.LSTM(3, 600, engine="cuda")
-    with pytest.warns(PlaitWarning, match=r"up to 512 units, this layer has 600: torch's own layer runs instead"):
+    with pytest.warns(PlaitWarning, match=r"at most 512 units, this layer has 600: torch's own layer runs instead"):
         assert engine_for(layer, "cuda", torch.zeros(4, 2, 3), layer.weight_ih_l0) == "torch"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -83,13 +85,39 @@ def test_too_many_units_are_torchs_and_it_is_said_once():
     assert engine_for(layer, "torch", torch.zeros(4, 2, 3), layer.weight_ih_l0) == "torch"
 
 
-def test_a_batch_that_does_not_fit_says_how_much_it_needs():
-    def full(numbers):
+def test_a_batch_that_does_not_fit_says_how_much_it_needs(monkeypatch):
+    def full(*args, **options):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    like = SimpleNamespace(new_empty=full, element_size=lambda: 4, device=torch.device("cuda"))
-    with pytest.raises(PlaitError, match=r"needs 4,096 MiB on stand-in, 1,000 MiB are free: take fewer or shorter"):
-        allocated(like, 2**30, lambda _: StandIn(free=1000 * 2**20))
+    stand_in = partial(enough_memory, found=lambda _: StandIn(free=1000 * 2**20))
+    monkeypatch.setattr(cuda_blocks, "enough_memory", stand_in)
+    monkeypatch.setattr(cuda_blocks.BlocksEngine, "project", full)
+    engine, layer = cuda_blocks.BlocksEngine(), plait.LSTM(3, 8)
+    ps = [engine.prepare(cells.get("lstm"), Weights(*layer.parameters()))]
+    x = torch.zeros(2**17, 8, 3)
+    with pytest.raises(PlaitError, match=r"needs 352 MiB on stand-in, 1,000 MiB are free: take fewer or shorter"):
+        engine.forward(ps, x, None, Layout(2**17, 8))
+    with pytest.raises(PlaitError, match=r"needs 352 MiB"):
+        engine.forward(ps, x.view(-1, 3), None, Layout(2**17, 8))
+
+
+def test_two_kinds_of_call_may_have_two_winners(monkeypatch):
+    layer, x = plait.LSTM(3, 5), torch.zeros(4, 2, 3)
+    asked = []
+    monkeypatch.setattr(on_device, "TorchDevice", lambda _: StandIn())
+    monkeypatch.setattr(on_device, "fastest", lambda device, shape, runs: asked.append(shape) or "cuda")
+    monkeypatch.setattr(engines.get("cuda"), "why_not", lambda *_: None)
+    for context in (torch.enable_grad(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            assert engine_for(layer, "torch", x, layer.weight_ih_l0) == "cuda"
+    assert len(set(asked)) == 3
+    layer.solver = plait.Shooting()
+    assert engine_for(layer, "torch", x, layer.weight_ih_l0) == "cuda"
+    assert engine_for(layer, "torch", torch.zeros(3), layer.weight_ih_l0) == "cuda"
+    layer.solver = plait.Serial()
+    for odd in (torch.zeros(3), torch.zeros(0, 2, 3)):
+        assert engine_for(layer, "torch", odd, layer.weight_ih_l0) == "torch"
+    assert len(asked) == 3
 
 
 def test_an_old_device_is_refused():
@@ -110,5 +138,8 @@ def test_a_run_keeps_its_choices():
     on_device.take_choices(run)
     assert CHOICES == {"a shape": "cuda"}
     written.append({"engines": {"a shape": "fused"}})
+    with pytest.raises(PlaitError, match="expected 'cuda' or 'torch'"):
+        on_device.take_choices(run)
+    written.append({"engines": {"a shape": ["cuda"]}})
     with pytest.raises(PlaitError, match="expected 'cuda' or 'torch'"):
         on_device.take_choices(run)

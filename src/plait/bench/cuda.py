@@ -1,7 +1,7 @@
 """What do the CUDA versions bring on this device? First whether they are right, then how long they take.
 
-Versions 1 to 3 begin and end in the host's memory; version 4 and torch's own layer stay on the device. A version runs
-only the shapes that it can be waited for: one thread is slow. Send the table back: see docs/cuda.md.
+Versions 1 to 3 begin and end in the host's memory; version 4 and torch's own layer stay on the device. A version
+skips shapes that would take it too long: one thread is slow. Send the table back: see docs/cuda.md.
 """
 
 from collections.abc import Callable

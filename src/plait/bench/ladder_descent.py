@@ -21,7 +21,7 @@ def descent(order: Order) -> list[Row]:
     ends = {}
     for name, batch in ways.items():
         learner = Learner(replace(whole, batch=batch))
-        learner.step(*whole.batches()[0])  # warm
+        learner.step(*learner.batches[0])  # warm
         learner = Learner(learner.problem)
         seconds, losses = learner.epochs()
         ends[name] = learner

@@ -43,7 +43,7 @@ def growth(order: Order) -> list[Row]:
             rows.append({**row, "sizes": sizes})
     order.remarks.append(
         f"exponent: of training time against the size of the dataset, for {sizes[0]} to {sizes[-1]} times the airline "
-        f"series, one epoch each; batch {BATCH}, or {BATCH} to {BATCH * sizes[-1]}. 1 is as quickly as the data."
+        f"series, one epoch each; batch {BATCH}, or {BATCH} to {BATCH * sizes[-1]}. 1: it grows as quickly as the data."
     )
     return rows
 

@@ -97,5 +97,5 @@ def problem(H: int, epochs: int, seed: int) -> Problem:
 
 
 def as_array(parameter: Any) -> Array:
-    found: Array = parameter.detach().numpy().copy()
+    found: Array = parameter.detach().cpu().numpy().copy()
     return found

@@ -44,13 +44,15 @@ def rungs(order: Order) -> list[Row]:
         f"H = {problem.H}, window {problem.T}, batch {problem.batch}, {problem.epochs} epochs, {len(batches)} steps; "
         f"all rungs end with the same loss, to {TOLERANCE:g}.",
         "low, high: quartiles; where runs is 1, those of single steps.",
-        "vs python, vs NumPy: how many times as fast as these. fused is, by hand is: as the rung.",
+        "vs python, vs NumPy: how many times as fast as these. fused is, by hand is: as this rung, how many times.",
         "The paper, with a GPU: 293 s sequential, 130 s NumPy, 17.2 s V3, which is 17.0 and 7.6 times as fast.",
         "goals: the paper's, against NumPy one sample at a time: 75 % faster, 100 % x5, 125 % x10; 150 %: training "
         "time grows more slowly than the data (--parts growth).",
     ]
     if not told:
-        order.remarks.append("NumPy's library for products is not OpenBLAS of its wheel: its threads are as it likes.")
+        order.remarks.append(
+            "NumPy's library for products is not OpenBLAS of its wheel: plait cannot set its number of threads."
+        )
     return rows
 
 

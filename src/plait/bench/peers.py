@@ -90,7 +90,13 @@ class Course:
                 state[e.name] = FAILED
                 self.failed(row, e.name, str(e))
         about = dict(zip(NETWORKS, (row, cell, *sizes, right[0]), strict=True))
-        return [about, *self.lines(row, runners, found, state), *ours(row, runners, found)]
+        rows = [about, *self.lines(row, runners, found, state), *ours(row, found)]
+        if US in found and timing(found[US]).median < BIG:
+            try:
+                rows += profile(row, runners[US])
+            except Failed as e:
+                self.failed(row, US, f"while it was profiled: {e}")
+        return rows
 
     def lines(
         self, row: str, runners: Mapping[str, Runner], found: Mapping[str, list[float]], state: Mapping[str, str]
@@ -106,13 +112,9 @@ class Course:
         return lines
 
 
-def ours(row: str, runners: Mapping[str, Runner], found: Mapping[str, list[float]]) -> list[Row]:
-    """What follows for plait, and where the time of its small steps goes."""
-    if US not in found:
-        return []
-    timings = {name: timing(values) for name, values in found.items()}
-    more = profile(row, runners[US]) if timings[US].median < BIG else []
-    return [verdict(row, timings), *more]
+def ours(row: str, found: Mapping[str, list[float]]) -> list[Row]:
+    """What follows for plait."""
+    return [verdict(row, {name: timing(values) for name, values in found.items()})] if US in found else []
 
 
 def verdict(row: str, found: Mapping[str, Timing]) -> Row:
@@ -130,6 +132,7 @@ def verdict(row: str, found: Mapping[str, Timing]) -> Row:
 
 
 def profile(row: str, runner: Runner) -> list[Row]:
+    """Where the time of a small step goes."""
     runner.block()
     spent: dict[str, float] = runner.process.ask(do="profile", steps=runner.steps)["seconds"]
     total = sum(spent.values())

@@ -18,7 +18,7 @@ from .one_launch import Job, OneLaunch, Tensors, begun, finished, tape_tensors, 
 class SamplesEngine(OneLaunch):
     """`moved` counts the bytes that were copied to the device and back."""
 
-    version = 2
+    version: int
 
     def __init__(self) -> None:
         self.moved = Moved()

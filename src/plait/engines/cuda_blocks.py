@@ -1,15 +1,17 @@
 """CUDA, version 4, ours: tensors of the device, one launch for all steps (kernels/cuda/blocks.py)."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..cells.trace import why_untraceable
+from ..cells.trace import trace, why_untraceable
 from ..errors import PlaitError
 from ..kernels.cuda.blocks import MOST_UNITS, SAMPLES, kernel, tiles
-from ..kernels.cuda.gpu import why_no_triton
+from ..kernels.cuda.gpu import enough_memory, why_no_triton
 from ..layout import Layout
 from .base import Prepared, Weights
 from .one_launch import Job, OneLaunch, weight_tensors
@@ -42,19 +44,36 @@ class BlocksEngine(OneLaunch):
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # Triton takes the current one
             kernel(job.form, kind).run(sizes, {**tensors, "starts": starts_of(layout, device)}, cut)
 
+    # --- a layer: memory that is missing is missing somewhere in here
+    def forward(self, ps: Sequence[Prepared], x: Tensor, *args: Any, **options: Any) -> Any:
+        with enough_memory(needed(ps, x), x.device):
+            return super().forward(ps, x, *args, **options)
+
+    def backward(self, ps: Sequence[Prepared], x: Tensor, *args: Any, **options: Any) -> Any:
+        with enough_memory(2 * needed(ps, x), x.device):
+            return super().backward(ps, x, *args, **options)
+
+
+def needed(ps: Sequence[Prepared], x: Tensor) -> int:
+    """Bytes of a pass, of all directions: W x, what is saved of each step, states and outputs."""
+    rows, cell = x.numel() // max(1, x.shape[-1]), ps[0].cell
+    numbers = 2 * len(cell.gates) + trace(cell).extra + len(cell.states) + 1
+    return len(ps) * rows * numbers * ps[0].H * x.element_size()
+
 
 class CudaEngine(BlocksEngine):
     name, about = "cuda", f"cuda:v4; beyond {MOST_UNITS} units torch's own layer"
 
 
 def why_too_wide(H: int) -> str | None:
-    return None if H <= MOST_UNITS else f"its kernels have up to {MOST_UNITS} units, this layer has {H}"
+    return None if H <= MOST_UNITS else f"its kernels take at most {MOST_UNITS} units, this layer has {H}"
 
 
 def starts_of(layout: Layout, device: torch.device) -> Tensor:  # (T + 1,)
     """The first row of each step, and the end, on the device."""
     key = ("starts", device)
     if key not in layout.cache:
-        layout.cache[key] = torch.tensor([*layout.starts, layout.N], device=device)
+        dense = torch.arange(layout.T + 1, device=device) * layout.B if layout.is_dense else None
+        layout.cache[key] = torch.tensor([*layout.starts, layout.N], device=device) if dense is None else dense
     found: Tensor = layout.cache[key]
     return found

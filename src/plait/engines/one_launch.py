@@ -1,6 +1,5 @@
 """What the CUDA engines share: a walk is one launch of a kernel, and so is the way back."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cuda.gpu import allocated
 from ..kernels.cuda.samples import Form
 from ..layout import Layout
 from .base import Derivative, Engine, Prepared, States, Weights, check_source
@@ -79,7 +77,7 @@ class OneLaunch(Engine):
         form = self.form(p, tape.dt, given=given, apart=tape.old is not None)
 
         def like(*shape: int) -> Tensor:
-            return allocated(tape.gates, math.prod(shape)).view(shape)
+            return tape.gates.new_empty(shape)
 
         d_state0 = [torch.zeros_like(tape.initial[k]) if d is None else d.clone() for k, d in enumerate(d_last)]
         d_state0 = [d.contiguous() for d in d_state0]
@@ -114,7 +112,7 @@ def numbered(name: str, tensors: States) -> dict[str, Tensor]:
 def begun(p: Prepared, state0: Sequence[Tensor] | None, layout: Layout, dt: float, like: Tensor) -> Tape:
     """A tape that has nothing but the initial states."""
     room = p.room(layout, dt)
-    tape = room.tape(allocated(like, room.total), layout)
+    tape = room.tape(like.new_empty(room.total), layout)
     for k, initial in enumerate(tape.initial):
         if state0 is None:
             initial.zero_()
@@ -138,6 +136,8 @@ def last_of(tape: Tape, k: int) -> Tensor:
         return tape.initial[k].clone()
     if tape.reverse:
         return tape.states[k][: layout.B].clone()
+    if layout.is_dense:
+        return tape.states[k][-layout.B :].clone()
     ends = torch.from_numpy(layout.first_rows[layout.lengths - 1] + np.arange(layout.B))
     return tape.states[k].index_select(0, ends.to(tape.states[k].device))
 

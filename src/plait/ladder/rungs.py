@@ -210,7 +210,8 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
     what = f"engine {name}" if device.type == "cpu" else f"engine {name} on {device}"
     missing = {engines.get(name).why_not(cell, torch.float32, device) for cell in CELLS.values()}
     if name not in engines.of_the_host() and None not in missing:
-        yield Skipped(3, what, str(missing.pop()).partition(":")[0])  # `plait engines` says what to do about it
+        why = min(map(str, missing)).partition(": ")[0]  # `plait engines` says what to do about it
+        yield Skipped(3, what, why)
         return
     for dtype, tolerance in TOLERANCE.items():
         reasons = [engines.get(name).why_not(cell, dtype, device) for cell in CELLS.values()]

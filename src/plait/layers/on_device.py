@@ -16,6 +16,8 @@ from .. import engines
 from ..engines.cuda_blocks import why_too_wide
 from ..errors import PlaitError, PlaitWarning
 from ..kernels.cuda.gpu import Device, TorchDevice
+from .autograd import is_autocast, without_autocast
+from .call import SERIAL
 
 CHOICES: dict[str, str] = {}  # shape -> engine
 REPEATS = 5
@@ -26,17 +28,21 @@ def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
     """The engine of a call on a CUDA device, where `chosen` is what the names alone decide."""
     wide = why_too_wide(max(layer.hidden_size, layer.proj_size))
     if layer.engine == "cuda" and wide:
-        say_once(f"engine cuda: {wide}: torch's own layer runs instead.")
+        instead = "own layer runs" if layer._plait_cell.mode is not None else "operators run, step by step,"
+        say_once(f"engine cuda: {wide}: torch's {instead} instead.")
         return "torch"
     if layer.engine != "auto" or wide or torch.compiler.is_compiling():
         return chosen
     cell = layer._plait_cell
     if engines.get("cuda").why_not(cell, weight.dtype, weight.device) is not None:
         return chosen
-    if cell.mode is None:
-        return "cuda"  # torch has no layer of it, only steps
+    if cell.mode is None or layer.solver != SERIAL:
+        return "cuda"  # torch has no layer for it, only steps
     T, B = extent(input, layer.batch_first)
-    return fastest(TorchDevice(weight.device), shape_of(layer, T, B), lambda: contenders(layer, T, B, weight))
+    if not T * B:
+        return chosen
+    shape = f"{shape_of(layer, T, B)}, {about_the_call(weight)}"
+    return fastest(TorchDevice(weight.device), shape, lambda: contenders(layer, T, B, weight))
 
 
 def say_once(sentence: str) -> None:
@@ -46,11 +52,13 @@ def say_once(sentence: str) -> None:
 
 
 def extent(input: Any, batch_first: bool) -> tuple[int, int]:
-    """T, B"""
+    """T, B; zeros if it is no input of a layer at all, which the layer says."""
     if isinstance(input, PackedSequence):
         return len(input.batch_sizes), int(input.batch_sizes[0])
     if input.dim() == 2:
         return input.shape[0], 1
+    if input.dim() != 3:
+        return 0, 0
     return (input.shape[1], input.shape[0]) if batch_first else (input.shape[0], input.shape[1])
 
 
@@ -58,6 +66,12 @@ def shape_of(layer: nn.RNNBase, T: int, B: int) -> str:
     T, B = (1 << (max(n, 1) - 1).bit_length() for n in (T, B))
     options = f"{layer.num_layers} x {2 if layer.bidirectional else 1}, bias {layer.bias}, projection {layer.proj_size}"
     return f"{layer.mode} {B},{T},{layer.input_size},{layer.hidden_size}, {options}"
+
+
+def about_the_call(weight: Tensor) -> str:
+    """What else decides which one is faster."""
+    passes = "forward and backward" if torch.is_grad_enabled() else "forward"
+    return f"{passes}{', autocast' if is_autocast(weight.device) else ''}, {TorchDevice(weight.device).name}"
 
 
 def fastest(device: Device, shape: str, runs: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
@@ -83,8 +97,13 @@ def contenders(layer: Any, T: int, B: int, weight: Tensor) -> dict[str, Callable
             if trained:
                 torch.autograd.grad(y.sum(), trained, allow_unused=True)
 
+    def exactly(x: Tensor, hx: None) -> tuple[Tensor, Any]:
+        with without_autocast(weight.device):
+            result: tuple[Tensor, Any] = layer._plait_engine("cuda", x, hx)
+        return result
+
     return {
-        "cuda": lambda: run(lambda x, hx: layer._plait_engine("cuda", x, hx)),
+        "cuda": lambda: run(exactly),
         "torch": lambda: run(layer._plait_native),
     }
 
@@ -104,6 +123,6 @@ def keep_choices(run: Kept) -> None:
 
 def take_choices(run: Kept) -> None:
     found = run.config().get("engines", {})
-    if not isinstance(found, dict) or not set(found.values()) <= {"cuda", "torch"}:
+    if not isinstance(found, dict) or not all(engine in ("cuda", "torch") for engine in found.values()):
         raise PlaitError(f"config.json has engines {found!r:.60}: expected 'cuda' or 'torch' for each shape.")
     CHOICES.update(found)

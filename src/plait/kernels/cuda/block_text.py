@@ -7,6 +7,7 @@ a state and its reading. Rows are found as in samples.py.
 
 from ...cells import Cell
 from ...cells.trace import trace
+from .numbers import step_and_vjp
 from .samples import Form, block, call, each, indented, saved_places
 
 ZEROS = "tl.zeros((BB, BN), tl.float32)"
@@ -52,7 +53,8 @@ def abs(x):
 
 @triton.jit
 def softplus(x):
-    return tl.where(x > 0.0, x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x > 0.0, x, 0.0) + tl.where(e < 1e-3, e * (1.0 - e * (0.5 - e * 0.33333334)), tl.log(1.0 + e))
 
 @triton.jit
 def maximum(a, b):
@@ -77,9 +79,7 @@ DOT = "{total} += tl.dot({a}, {b}, input_precision=PRECISION)"
 
 
 def cell_text(cell: type[Cell], dt: float) -> str:
-    traced = trace(cell, dt)
-    named = [(traced.step, f"{cell.name}_step", "step"), (traced.vjp, f"{cell.name}_vjp", "vjp")]
-    return "\n".join(f"@triton.jit\n{text.replace(f'def {old}(', f'def {new}(', 1)}" for text, old, new in named)
+    return "\n".join(f"@triton.jit\n{text}" for text in step_and_vjp(cell, dt))
 
 
 def product(totals: list[str], rows: str, width: str, depth: str, matrices: list[str]) -> list[str]:

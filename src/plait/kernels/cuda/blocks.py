@@ -37,9 +37,15 @@ class Tiles(NamedTuple):
 def tiles(H: int, capability: tuple[int, int]) -> Tiles:
     """tf32x3: three products on the tensor cores that together are as exact as one in float32."""
     width = min(MOST, max(LEAST, 1 << (H - 1).bit_length()))
-    has_tf32 = capability >= (8, 0)
-    allowed = torch.backends.cuda.matmul.allow_tf32  # torch's own switch
-    return Tiles(SAMPLES, width, width, "ieee" if not has_tf32 else "tf32" if allowed else "tf32x3")
+    if capability < (8, 0):
+        return Tiles(SAMPLES, width, width, "ieee")
+    return Tiles(SAMPLES, width, width, "tf32" if tf32_is_allowed() else "tf32x3")
+
+
+def tf32_is_allowed() -> bool:
+    """By torch's own switch for products, in its newer form or in the older one. (They must not be mixed.)"""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.backends.cuda.matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 class Kernel:

@@ -1,13 +1,13 @@
 """Which CUDA device there is; if there is none, what is missing: a package, the driver, the toolchain, the device."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from ...errors import PlaitError
 
@@ -41,13 +41,14 @@ class TorchDevice:
 
     def seconds(self, run: Callable[[], object], repeats: int) -> float:
         times: list[float] = []
-        for _ in range(repeats):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
+        with torch.cuda.device(self.device):
+            for _ in range(repeats):
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record()
+                run()
+                end.record()
+                end.synchronize()
+                times.append(begin.elapsed_time(end) / 1e3)
         return sorted(times)[repeats // 2]
 
 
@@ -58,13 +59,16 @@ def too_large(needed: int, free: int | None, where: str) -> PlaitError:
     )
 
 
-def allocated(like: Tensor, numbers: int, device: Callable[[torch.device], Device] = TorchDevice) -> Tensor:
-    """Empty memory beside a tensor, or an error that says how much was needed."""
+@contextmanager
+def enough_memory(
+    needed: int, device: torch.device, found: Callable[[torch.device], Device] = TorchDevice
+) -> Iterator[None]:
+    """If the device's memory is not enough, the error says how much was needed, in bytes."""
     try:
-        return like.new_empty(numbers)
+        yield
     except torch.OutOfMemoryError:
-        found = device(like.device)
-        raise too_large(numbers * like.element_size(), found.free(), found.name) from None
+        there = found(device)
+        raise too_large(needed, there.free(), there.name) from None
 
 
 def simulated() -> bool:
@@ -85,11 +89,13 @@ def why_no_numba() -> str | None:
     from numba import cuda
     from numba.cuda.cudadrv import nvvm
 
-    error = cuda.cuda_error()
-    if error:
-        return "no CUDA driver was found: install NVIDIA's, or set NUMBA_ENABLE_CUDASIM=1 to try without a device."
-    if not len(cuda.gpus):
+    error = str(cuda.cuda_error() or "")
+    if "NO_DEVICE" in error or (not error and not len(cuda.gpus)):
         return "the CUDA driver sees no device."
+    if "cannot be found" in error:
+        return "no CUDA driver was found: install NVIDIA's, or set NUMBA_ENABLE_CUDASIM=1 to try without a device."
+    if error:
+        return f"the CUDA driver cannot be used ({' '.join(error.split())})."
     if not nvvm.is_available():
         return f"CUDA's compiler (NVVM) is missing: {INSTALL}."
     return why_too_old(cuda.get_current_device().compute_capability)
@@ -99,7 +105,7 @@ def why_too_old(capability: tuple[int, int]) -> str | None:
     if tuple(capability) >= OLDEST:
         return None
     found, oldest = ("{}.{}".format(*some) for some in (capability, OLDEST))
-    return f"this device has compute capability {found}, its kernels need {oldest} or newer: use engine='torch'."
+    return f"this device has compute capability {found}, plait's kernels need {oldest} or newer: use engine='torch'."
 
 
 def why_no_triton(device: torch.device) -> str | None:
@@ -109,7 +115,11 @@ def why_no_triton(device: torch.device) -> str | None:
         return None
     if not torch.cuda.is_available():
         built = torch.version.cuda is not None
-        return "torch sees no CUDA device here." if built else "this torch was built without CUDA: install one with it."
+        return (
+            "torch sees no CUDA device here."
+            if built
+            else "this torch was built without CUDA: install a build with CUDA."
+        )
     if device.type != "cuda":
         return f"the layer is on {device}: move it and its input to a CUDA device."
     return why_too_old(torch.cuda.get_device_capability(device))

@@ -109,6 +109,8 @@ class Kernel:
         for name, array in {**launch.work, **launch.clear, **launch.sums}.items():
             there[name] = self.cuda.device_array(array.shape, array.dtype)
         for name, array in {**launch.clear, **launch.sums}.items():
+            if not array.size:
+                continue
             flat = there[name].reshape(array.size)
             self.clear[-(-flat.size // THREADS), THREADS](flat)
         self.compiled[grid](*launch.sizes, *(there[name] for name in self.arrays))

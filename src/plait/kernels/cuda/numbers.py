@@ -56,8 +56,13 @@ def typed(text: str) -> str:
     return ast.unparse(ast.fix_missing_locations(Typed().visit(ast.parse(text)))) + "\n"
 
 
-def cell_text(cell: type[Cell], dt: float) -> str:
-    """`step` and `vjp`, with numbers that have a type."""
+def step_and_vjp(cell: type[Cell], dt: float) -> list[str]:
+    """The traced texts, under these names."""
     traced = trace(cell, dt)
-    named = [(traced.step, f"{cell.name}_step", "step"), (traced.vjp, f"{cell.name}_vjp", "vjp")]
-    return "\n".join(typed(text.replace(f"def {old}(", f"def {new}(", 1)) for text, old, new in named)
+    named = [(traced.step, "step"), (traced.vjp, "vjp")]
+    return [text.replace(f"def {cell.name}_{name}(", f"def {name}(", 1) for text, name in named]
+
+
+def cell_text(cell: type[Cell], dt: float) -> str:
+    """Both, with numbers that have a type."""
+    return "\n".join(map(typed, step_and_vjp(cell, dt)))
