@@ -145,7 +145,7 @@ def test_what_is_refused(kind: str, files: dict[str, bytes], says: str, empty_fo
         ("some.tar.gz", "some.tar.gz is not a tar, or is damaged"),
         ("cut.tar.gz", "cut.tar.gz is not a tar, or is damaged"),
         ("up.tar", "up.tar has a member '../a.png', which leads out of the tar: do not trust it."),
-        ("one.png", "one.png is not a zip, or is damaged"),
+        ("one.png", "one.png is one image: give the folder that it is in"),
     ],
 )
 def test_no_place_with_images(path: str, says: str, empty_folder: Path) -> None:

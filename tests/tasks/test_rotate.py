@@ -287,7 +287,7 @@ def test_images_of_a_run_that_make_no_sense(change, about: dict, tmp_path: Path)
         (("--degrees", "nan"), "degrees nan: must be from -360 to 360."),
         (("--test", "0"), "shapes has no test part: give --test a share."),
         (("--data", "parts", "--test", "0.3"), "test 0.3 goes with data without a test part: leave it out."),
-        (("--data", "few"), "few has 1 image to train on: too few to take some for the test part; give more."),
+        (("--data", "few"), "few has 1 image to train on: too few to take 10% of them for the test part; give more"),
         (("--dropout", "0.5"), "dropout 0.5 acts between layers, and there is one"),
         (("--validation", "1"), "validation 1.0: must be at least 0 and below 1."),
         (("--momentum", "0.9", "--optimizer", "adam"), "momentum 0.9 goes with sgd, not with adam: leave it out."),

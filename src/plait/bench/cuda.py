@@ -12,7 +12,7 @@ import torch
 from .. import layers
 from ..cells import get
 from ..errors import PlaitError
-from ..kernels.cuda.gpu import TorchDevice, why_no_numba, why_no_triton
+from ..kernels.cuda.gpu import TorchDevice, interpreted, simulated, why_no_numba, why_no_triton
 from ..ladder.compare import deviation, outputs_and_gradients, with_engine
 from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
 from .report import Report, check, interleaved, timing, tracked
@@ -38,6 +38,8 @@ def measure(
     rows = [row for case in tracked(cases) for row in rows_of(case, device, missing, repeats)]
     remarks = [f"{name} is missing: {why}" for name, why in missing.items()]
     remarks += [f"device: {TorchDevice(device).name}"] if torch.cuda.is_available() else []
+    if simulated() or interpreted():
+        remarks.append("There is no device: a simulator and an interpreter ran, and their times mean nothing.")
     remarks.append("off: from torch's own layer on the host, in the outputs and all gradients, relative.")
     return Report(__doc__.split("\n\n")[0], [COLUMNS], rows, remarks)
 

@@ -52,10 +52,8 @@ class Images:
             n = len(parts["train"])
             count = max(1, round(share * n))
             if count >= n:
-                raise PlaitError(
-                    f"{self.name} has {n} image{'s' * (n > 1)} to train on: too few to take some for the {part} part; "
-                    "give more."
-                )
+                few = f"too few to take {share:.0%} of them for the {part} part; give more, or take a smaller share"
+                raise PlaitError(f"{self.name} has {n} image{'s' * (n > 1)} to train on: {few}.")
             order = torch.from_numpy(np.random.default_rng([seed, number]).permutation(n))
             parts[part], parts["train"] = (parts["train"][k.sort().values] for k in (order[:count], order[count:]))
         return Images(self.name, self.height, self.width, {p: parts[p] for p in PARTS if p in parts})
@@ -64,6 +62,8 @@ class Images:
 def read(path: str) -> Images:
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
+    if Path(path).suffix.lower() in SUFFIXES and Path(path).is_file():
+        raise PlaitError(f"{path} is one image: give the folder that it is in.")
     name = Path(path).absolute().name
     with reading(path, EXPECTED), place(Path(path), EXPECTED, "images", MOST) as inside:
         batches = [n for n in inside.names if cifar.is_batch(n)]

@@ -76,7 +76,7 @@ class Recurrent(nn.RNNBase):
         cell = self._plait_cell
         weight: Tensor = cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
-        if weight.device.type == "cuda":
+        if weight.device.type == "cuda" or engine == "cuda":
             engine = on_device.engine_for(self, engine, input, weight)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
             return self._plait_native(input, hx)

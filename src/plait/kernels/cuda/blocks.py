@@ -38,7 +38,7 @@ def tiles(H: int, capability: tuple[int, int]) -> Tiles:
     """tf32x3: three products on the tensor cores that together are as exact as one in float32."""
     width = min(MOST, max(LEAST, 1 << (H - 1).bit_length()))
     if capability < (8, 0):
-        return Tiles(SAMPLES, width, width, "ieee")
+        return Tiles(SAMPLES, width, width, "ieee", 2 * WARPS)  # without tensor cores a product takes more registers
     return Tiles(SAMPLES, width, width, "tf32" if tf32_is_allowed() else "tf32x3")
 
 
