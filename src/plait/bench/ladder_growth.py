@@ -10,7 +10,7 @@ from . import blas
 from .ladder_order import Order, Row
 from .ladder_problem import BATCH
 from .ladder_rungs import NumpyExpert, fused, torch_nn
-from .ladder_table import train
+from .ladder_table import REST, train
 from .report import interleaved, timing
 
 RUNGS = (fused, NumpyExpert, torch_nn)
@@ -30,7 +30,7 @@ def growth(order: Order) -> list[Row]:
                 rung = make(problem)
                 contenders[f"{rung.name}/{kind}/{times}"] = partial(train, rung, batches)
     with blas.threads(torch.get_num_threads()):
-        seconds = interleaved(contenders, order.repeats, least=LEAST)
+        seconds = interleaved(contenders, order.repeats, least=LEAST, rest=REST)
     names = dict.fromkeys(name.split("/")[0] for name in contenders)
     rows: list[Row] = []
     for name in names:

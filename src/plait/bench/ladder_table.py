@@ -17,7 +17,8 @@ from .ladder_rungs import NUMPY, RUNGS, SEQUENTIAL, ByHand, Rung
 from .report import interleaved, ratio, timing
 
 TOLERANCE = 1e-4  # of the loss after training, relative
-BLOCK = 0.2  # seconds: NumPy's threads stay awake for a while, and would disturb whoever comes next
+BLOCK = 0.2  # seconds of a measurement
+REST = 0.1  # seconds before it: NumPy's threads stay awake for a while, and would disturb whoever comes next
 OURS, BY_HAND = "fused", ByHand.name
 Batches = Sequence[tuple[Tensor, Tensor]]
 
@@ -37,7 +38,7 @@ def rungs(order: Order) -> list[Row]:
                 seconds[rung.name] = [part * len(batches) for part in spent]
         compare(losses)
         fast = {rung.name: partial(train, rung, batches) for rung in made if not rung.slow}
-        seconds |= interleaved(fast, order.repeats, warm=False, least=BLOCK)
+        seconds |= interleaved(fast, order.repeats, warm=False, least=BLOCK, rest=REST)
     rows = [row(rung, seconds, losses[rung.name]) for rung in made]
     rows += alone(problem, batches, order) if told and torch.get_num_threads() > 1 else []
     order.remarks += [
@@ -105,7 +106,7 @@ def alone(problem: Problem, batches: Batches, order: Order) -> list[Row]:
     made = [make(problem) for make in RUNGS]
     some = {rung.name: partial(train, rung, batches) for rung in made if rung.name in (OURS, BY_HAND) or rung.by_numpy}
     with blas.threads(1):
-        seconds = interleaved(some, order.repeats, least=BLOCK)
+        seconds = interleaved(some, order.repeats, least=BLOCK, rest=REST)
     rows = []
     for name in some:
         found, faster = timing(seconds[name]), ratio(seconds[name], seconds[OURS])

@@ -57,11 +57,14 @@ def interleaved(
     warm: bool = True,
     least: float = 0.05,
     clock: Callable[[], float] = time.perf_counter,
+    rest: float = 0.0,
 ) -> dict[str, list[float]]:
     """Seconds that a call takes, once per repeat, measured over at least about `least` seconds.
 
     The contenders take turns, there and back (A B C, C B A), so that what disturbs one of them disturbs its neighbours.
     `warm`: each is called once before anything is measured, for that call compiles, or fills caches.
+    `rest`: seconds until the next one begins, with a call that does not count: the threads of some libraries stay awake
+    for a while, and would take a core from it.
     """
     calls = {}
     for name, call in contenders.items():
@@ -71,7 +74,11 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for k in range(repeats):
         for name in list(contenders)[:: -1 if k % 2 else 1]:
-            call, start = contenders[name], clock()
+            call = contenders[name]
+            if rest:
+                time.sleep(rest)
+                call()  # and its own threads are awake
+            start = clock()
             for _ in range(calls[name]):
                 call()
             seconds[name].append((clock() - start) / calls[name])
