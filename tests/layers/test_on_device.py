@@ -125,9 +125,16 @@ def test_an_old_device_is_refused():
     assert "compute capability 6.1" in (why_too_old((6, 1)) or "")
 
 
-def test_a_run_keeps_its_choices():
+def test_a_run_keeps_its_choices(tmp_path):
     written = []
-    run = SimpleNamespace(config=lambda: written[-1] if written else {"task": "x"}, write_config=written.append)
+    config = lambda: written[-1] if written else {"task": "x"}  # noqa: E731
+    run = SimpleNamespace(config=config, write_config=written.append, folder=tmp_path)
+    CHOICES["a shape"] = "cuda"
+    on_device.keep_choices(run)  # it has no config.json
+    assert written == []
+    on_device.take_choices(run)
+    CHOICES.clear()
+    (tmp_path / "config.json").touch()
     on_device.keep_choices(run)
     assert written == []
     CHOICES["a shape"] = "cuda"

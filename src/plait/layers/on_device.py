@@ -6,6 +6,7 @@ config.json, and goes on with them: the order of sums depends on them.
 
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -109,20 +110,26 @@ def contenders(layer: Any, T: int, B: int, weight: Tensor) -> dict[str, Callable
 
 
 class Kept(Protocol):
-    """A run (training/run.py), as far as it is asked here."""
+    """A run (training/run.py), as far as it is asked here. One that was made in Python may have no config.json."""
+
+    folder: Path
 
     def config(self) -> dict[str, Any]: ...
     def write_config(self, config: dict[str, Any]) -> None: ...
 
 
+def has_config(run: Kept) -> bool:
+    return (run.folder / "config.json").is_file()
+
+
 def keep_choices(run: Kept) -> None:
     """Before the checkpoint that was computed with them."""
-    if CHOICES and (config := run.config()).get("engines") != CHOICES:
+    if CHOICES and has_config(run) and (config := run.config()).get("engines") != CHOICES:
         run.write_config({**config, "engines": dict(CHOICES)})
 
 
 def take_choices(run: Kept) -> None:
-    found = run.config().get("engines", {})
+    found = run.config().get("engines", {}) if has_config(run) else {}
     if not isinstance(found, dict) or not all(engine in ("cuda", "torch") for engine in found.values()):
         raise PlaitError(f"config.json has engines {found!r:.60}: expected 'cuda' or 'torch' for each shape.")
     CHOICES.update(found)
