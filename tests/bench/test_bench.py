@@ -197,6 +197,7 @@ def lost(*_: object) -> None:
     os._exit(1)
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_malloc_is_tuned_in_a_process_of_its_own(monkeypatch) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
@@ -306,6 +307,7 @@ def test_random_shapes_are_seeded_and_within_limits() -> None:
     assert all(case.layers == 1 and case.work() <= layers.MOST_WORK for case in drawn)
 
 
+@pytest.mark.slow
 def test_random_shapes_from_the_command_line(plait, monkeypatch) -> None:
     monkeypatch.setattr(layers, "MOST_WORK", 1e6)
     monkeypatch.setattr(layers, "PRINTED", 1)

@@ -129,7 +129,9 @@ def report() -> Report:
         patch.setattr(ladder, "QUICK_HIDDEN", 2)
         patch.setattr(ladder_problem, "WINDOW", 3)
         patch.setattr(ladder_table, "BLOCK", 0.0)
+        patch.setattr(ladder_table, "REST", 0.0)
         patch.setattr("plait.bench.ladder_growth.LEAST", 0.0)
+        patch.setattr("plait.bench.ladder_growth.REST", 0.0)
         yield ladder.measure(quick=True, repeats=5)
     torch.set_num_threads(before)
 

@@ -28,6 +28,7 @@ def book(empty_folder: Path) -> str:
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_small_run_has_every_table(plait, book: str) -> None:
     args = ("bench", "ranks", "--quick", "--data", book, *TINY, "--repeats", "5", "--threads", "1")
     code, out, err = plait(*args, "--picture", "gantt.png", "--json", "result.json")

@@ -130,6 +130,7 @@ def is_one_console(job: Job) -> bool:
 
 
 # --- killed ----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_kills_and_restarts(start: Start, peace: Callable[[str], Peace], plait) -> None:
     """While the workers import torch; at the moment at which the run gets its name; and in the middle."""
     rng, whole = Random(), peace("data=2")

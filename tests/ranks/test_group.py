@@ -114,6 +114,7 @@ def agent(size: int, port: int, attempt: int) -> list[dict[str, str]]:
     return [{**common, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(size)]
 
 
+@pytest.mark.slow
 def test_started_by_mpiexec_or_srun(tmp_path: Path) -> None:
     by_mpi = started(mpich(3), tmp_path / "mpi", "steps=200")
     by_slurm = started(slurm(2), tmp_path / "slurm", "steps=20")
@@ -126,6 +127,7 @@ def test_started_by_mpiexec_or_srun(tmp_path: Path) -> None:
         assert all(s == (0, "", f"rank {r} is here\n") for r, s in enumerate(said) if r)
 
 
+@pytest.mark.slow
 def test_started_again_by_torchrun(tmp_path: Path) -> None:
     port = free_port()
     store = stores.host("127.0.0.1", port, 60)

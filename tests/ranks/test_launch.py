@@ -133,6 +133,7 @@ def test_a_refusal_before_all_have_joined(here: Here) -> None:
     assert (out, err) == ("", "")
 
 
+@pytest.mark.slow
 # --- violence --------------------------------------------------------------------------------------------------------
 def test_any_rank_killed(job: type[Job]) -> None:
     one = job(1)

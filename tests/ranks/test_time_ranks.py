@@ -106,6 +106,7 @@ def weights(run: str) -> dict[str, torch.Tensor]:
     return load_file(Path(run) / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     ["time=2", pytest.param("data=2,time=2", marks=pytest.mark.slow), pytest.param("time=3", marks=pytest.mark.slow)],

@@ -226,6 +226,7 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(plait) -> None:
     assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
 
 
+@pytest.mark.slow
 def test_two_ranks_train_what_one_does(plait) -> None:
     write_images()
     options = ("--data", "pictures", "--lr", "0.01", "--batch", "8", "--hidden", "6", "--steps", "3", "--epochs", "3")

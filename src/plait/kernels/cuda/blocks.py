@@ -39,7 +39,8 @@ def tiles(H: int, capability: tuple[int, int]) -> Tiles:
     width = min(MOST, max(LEAST, 1 << (H - 1).bit_length()))
     if capability < (8, 0):
         return Tiles(SAMPLES, width, width, "ieee", 2 * WARPS)  # without tensor cores a product takes more registers
-    return Tiles(SAMPLES, width, width, "tf32" if tf32_is_allowed() else "tf32x3")
+    warps = WARPS if H % SAMPLES == 0 else 2 * WARPS  # and so do rows that do not begin at round addresses
+    return Tiles(SAMPLES, width, width, "tf32" if tf32_is_allowed() else "tf32x3", warps)
 
 
 def tf32_is_allowed() -> bool:
