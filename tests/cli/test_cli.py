@@ -242,6 +242,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]) == 60
 
 
+@pytest.mark.slow
 def test_looking_at_a_run_does_not_disturb_its_training(tmp_path: Path) -> None:
     args = [*PLAIT, "train", "forecast", "--epochs", "30", "--patience", "0", "--save-every", "0", "--out", "run"]
     process = subprocess.Popen(args, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

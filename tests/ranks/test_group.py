@@ -144,6 +144,7 @@ def test_started_again_by_torchrun(tmp_path: Path) -> None:
 SILENT = "does not answer any more: it was killed, stopped, or its link was cut.\n"
 
 
+@pytest.mark.slow
 def test_a_first_rank_that_is_killed_or_stopped(tmp_path: Path) -> None:
     jobs = {how: started(mpich(2), tmp_path / how, f"fail=0:{how}", "timeout=1") for how in ("kill", "freeze")}
     for how, (first, other) in jobs.items():

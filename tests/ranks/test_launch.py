@@ -153,6 +153,7 @@ def test_any_rank_killed(job: type[Job]) -> None:
     assert "goes on" in out
 
 
+@pytest.mark.slow
 def test_a_rank_that_stalls(job: type[Job]) -> None:
     one = job(0, "timeout=1")
     pids = one.wait()

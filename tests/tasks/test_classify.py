@@ -280,6 +280,7 @@ def test_a_solver_on_uci_har_goes_on_to_the_same_bits(solver: str, plait) -> Non
     assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
 
 
+@pytest.mark.slow
 def test_two_ranks_train_what_one_does(plait) -> None:
     write_waves()
     length = ("--epochs", "8", "--dropout", "0", "--class-weights", "balanced", "--optimizer", "sgd", "--lr", "0.1")
