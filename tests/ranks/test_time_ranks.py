@@ -114,7 +114,7 @@ def weights(run: str) -> dict[str, torch.Tensor]:
 def test_training_on_time_ranks_is_training(mesh: str, plait) -> None:
     """The weights are those of one process."""
     write_waves()
-    solver = ("--solver", "shooting:chunks=4,tolerance=0.001")
+    solver = ("--solver", "shooting:chunks=4,tolerance=0.001,fallback=no")
     options = (*SMALL, "--epochs", "2", "--optimizer", "sgd", "--lr", "0.1", "--dropout", "0", *solver)
     assert plait("train", "classify", *options, "--out", "one")[0] == 0
     process = started("train", "classify", *options, "--parallel", mesh, "--out", "several")
