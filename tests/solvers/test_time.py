@@ -1,9 +1,11 @@
 """Solvers that cut time: they give what an exact walk gives, say how far they are off, and know when they are wrong."""
 
 import copy
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from tests.some_cells import PeepholeLSTM
@@ -13,6 +15,7 @@ import plait
 from plait import PlaitError, solvers
 from plait.bench import time_nets
 from plait.errors import PlaitWarning
+from plait.solvers.past import Store
 
 BOUNDS = {torch.float64: 1e-8, torch.float32: 1e-5}
 CELLS = ["rnn", "rnn_relu", "lstm", "gru", "implicit_gru", PeepholeLSTM]
@@ -464,6 +467,27 @@ def test_threads_with_ids_of_their_own() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, range(4))) == [None] * 4
+
+
+def test_a_store_that_grows_under_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its tables are being copied to larger ones, another thread has its turn."""
+    store, numbers, cat = Store(), torch.arange(200), torch.cat
+
+    def slow(parts: list[Tensor], dim: int = 0) -> Tensor:
+        time.sleep(0.001)
+        return cat(parts, dim)
+
+    def work(first: int) -> None:
+        for i in range(first, 200, 4):
+            store.put(numbers[i : i + 1], np.array([[40, 10, i]]), [torch.full((1, 3, 8), float(i))])
+
+    monkeypatch.setattr(torch, "cat", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [None] * 4
+    has, steps, (states,) = store.find(numbers, np.array([[40, 10]] * 200), torch.zeros(1))
+    assert has.all()
+    assert (steps == numbers.numpy()).all()
+    assert torch.equal(states, numbers.float().view(-1, 1, 1).expand(-1, 3, 8))
 
 
 def test_a_state_that_makes_no_sense() -> None:

@@ -133,13 +133,12 @@ class Multigrid(InPieces):
 
     def stored(self, joints: Joints, visit: Visit, like: Tensor) -> States | None:  # (m, .) each
         """What the departures of the pieces were at the last visit, if it is known of all sequences."""
-        has, slots = visit.past.store.find(visit.ids, about(joints.grid), like)
+        has, _, states = visit.past.store.find(visit.ids, about(joints.grid), like)
         (lacks,) = joints.most(float(self.start != "auto" or not len(has) or not has.all()))
         if lacks:
             return None
         sequence, piece = self.places(joints)
-        at = torch.from_numpy(slots)[sequence], piece
-        return [table[at] for table in visit.past.store.tables]
+        return [state[sequence, piece] for state in states]
 
     def remember(self, joints: Joints, between: States, visit: Visit) -> None:
         if visit.ids is None or self.start != "auto":

@@ -1,5 +1,6 @@
 """What a solver remembers of a layer from call to call, and what it knows of one call."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .grid import Link
 
 MOST_STORED = 1 << 26  # bytes of states for each layer and direction: those that were not seen for longest go first
+STORING = threading.RLock()  # while a store is read or changed: several Python threads may be in one layer
 Whole = NDArray[np.int64]
 
 
@@ -77,59 +79,71 @@ class Store:
         self.about = np.zeros((0, 3), np.int64)  # (slots, 3): its length, the steps of a piece, steps before a boundary
         self.tables: list[Tensor] = []  # per state (slots, boundaries, .)
 
+    def rows(self, ids: Tensor | None, about: Whole, like: Tensor | None = None) -> Whole:  # (B, 2) -> (B,)
+        """In which row it has each of the sequences, -1 where it has not. about: length, steps of a piece"""
+        nothing = np.full(len(about), -1, np.int64)
+        with STORING:
+            if ids is None or not len(self.about) or (like is not None and self.tables[0].dtype != like.dtype):
+                return nothing
+            rows = np.array([self.slots.get(i, -1) for i in ids.tolist()], np.int64)
+            return np.where((self.about[rows, :2] == about).all(1), rows, nothing)
+
     def find(
-        self, ids: Tensor | None, about: Whole, like: Tensor | None = None
-    ) -> tuple[NDArray[np.bool_], Whole]:  # (B, 2) -> (B,), (B,)
-        """Which of the sequences it has, and in which rows. about: length, steps of a piece; like: their type"""
-        nothing = np.zeros(len(about), bool), np.zeros(len(about), np.int64)
-        if ids is None or not len(self.about) or (like is not None and self.tables[0].dtype != like.dtype):
-            return nothing
-        rows = np.array([self.slots.get(i, -1) for i in ids.tolist()], np.int64)
-        return (rows >= 0) & (self.about[rows, :2] == about).all(1), rows
+        self, ids: Tensor | None, about: Whole, like: Tensor
+    ) -> tuple[NDArray[np.bool_], Whole, list[Tensor]]:  # (B, 2) -> (B,), (found,), per state (found, boundaries, .)
+        """Which of the sequences it has; their steps before a boundary, and their states."""
+        with STORING:
+            rows = self.rows(ids, about, like)
+            has = rows >= 0
+            return has, self.about[rows[has], 2], [table[torch.from_numpy(rows[has])] for table in self.tables]
 
     def put(self, ids: Tensor, about: Whole, states: Sequence[Tensor]) -> None:  # (B, 3), per state (B, boundaries, .)
         """The states of these sequences, which take the place of older ones."""
-        kinds = [(s.dtype, s.shape[2]) for s in states]
-        if kinds != [(t.dtype, t.shape[2]) for t in self.tables]:
-            self.slots, self.about = {}, np.zeros((0, 3), np.int64)
-            self.tables = [s.new_empty(0, *s.shape[1:]) for s in states]
-        width = states[0].shape[1]
-        if (more := width - self.tables[0].shape[1]) > 0:  # some sequences have more boundaries than any before
-            self.tables = [torch.cat([t, t.new_zeros(len(t), more, t.shape[2])], 1) for t in self.tables]
-        each = sum(t.shape[1] * t.shape[2] * t.element_size() for t in self.tables)
-        most = max(1, MOST_STORED // max(1, each))
-        for i in ids.tolist():
-            slot = self.slots.pop(i, None)
-            if slot is None:
-                slot = self.slots.pop(next(iter(self.slots))) if len(self.slots) >= most else len(self.slots)
-            self.slots[i] = slot
-        need, have = len(self.slots), len(self.about)
-        if need > have:
-            room = max(need, min(most, 2 * have))
-            self.about = np.concatenate([self.about, np.zeros((room - have, 3), np.int64)])
-            self.tables = [torch.cat([t, t.new_zeros(room - have, *t.shape[1:])]) for t in self.tables]
-        mine = [k for k, i in enumerate(ids.tolist()) if i in self.slots]  # if not all have room, the first are gone
-        rows = np.array([self.slots[int(ids[k])] for k in mine], np.int64)
-        self.about[rows] = about[mine]
-        for table, state in zip(self.tables, states, strict=True):
-            table[torch.from_numpy(rows), :width] = state[mine]
+        with STORING:
+            kinds = [(s.dtype, s.shape[2]) for s in states]
+            if kinds != [(t.dtype, t.shape[2]) for t in self.tables]:
+                self.slots, self.about = {}, np.zeros((0, 3), np.int64)
+                self.tables = [s.new_empty(0, *s.shape[1:]) for s in states]
+            width = states[0].shape[1]
+            if (more := width - self.tables[0].shape[1]) > 0:  # some sequences have more boundaries than any before
+                self.tables = [torch.cat([t, t.new_zeros(len(t), more, t.shape[2])], 1) for t in self.tables]
+            each = sum(t.shape[1] * t.shape[2] * t.element_size() for t in self.tables)
+            most = max(1, MOST_STORED // max(1, each))
+            for i in ids.tolist():
+                slot = self.slots.pop(i, None)
+                if slot is None:
+                    slot = self.slots.pop(next(iter(self.slots))) if len(self.slots) >= most else len(self.slots)
+                self.slots[i] = slot
+            need, have = len(self.slots), len(self.about)
+            if need > have:
+                room = max(need, min(most, 2 * have))
+                self.about = np.concatenate([self.about, np.zeros((room - have, 3), np.int64)])
+                self.tables = [torch.cat([t, t.new_zeros(room - have, *t.shape[1:])]) for t in self.tables]
+            # if not all have room, the first are gone
+            mine = [k for k, i in enumerate(ids.tolist()) if i in self.slots]
+            rows = np.array([self.slots[int(ids[k])] for k in mine], np.int64)
+            self.about[rows] = about[mine]
+            for table, state in zip(self.tables, states, strict=True):
+                table[torch.from_numpy(rows), :width] = state[mine]
 
     def tensors(self) -> dict[str, Tensor]:
-        if not self.slots:
-            return {}
-        rows = np.array(list(self.slots.values()))
-        found = {"ids": torch.tensor(list(self.slots)), "about": torch.from_numpy(self.about[rows])}
-        return found | {f"states.{k}": t[torch.from_numpy(rows)] for k, t in enumerate(self.tables)}
+        with STORING:
+            if not self.slots:
+                return {}
+            rows = np.array(list(self.slots.values()))
+            found = {"ids": torch.tensor(list(self.slots)), "about": torch.from_numpy(self.about[rows])}
+            return found | {f"states.{k}": t[torch.from_numpy(rows)] for k, t in enumerate(self.tables)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        self.slots, self.about, self.tables = {}, np.zeros((0, 3), np.int64), []
-        if tensors:
-            n = len(tensors["ids"])
-            if tensors["about"].shape != (n, 3) or any(len(t) != n for t in tensors.values()) or len(tensors) < 3:
-                raise ValueError("its stored states do not go together")
-            self.about = tensors["about"].numpy().copy()
-            self.slots = {int(i): row for row, i in enumerate(tensors["ids"])}
-            self.tables = [tensors[f"states.{k}"].clone() for k in range(len(tensors) - 2)]
+        with STORING:
+            self.slots, self.about, self.tables = {}, np.zeros((0, 3), np.int64), []
+            if tensors:
+                n = len(tensors["ids"])
+                if tensors["about"].shape != (n, 3) or any(len(t) != n for t in tensors.values()) or len(tensors) < 3:
+                    raise ValueError("its stored states do not go together")
+                self.about = tensors["about"].numpy().copy()
+                self.slots = {int(i): row for row, i in enumerate(tensors["ids"])}
+                self.tables = [tensors[f"states.{k}"].clone() for k in range(len(tensors) - 2)]
 
 
 class Pasts:

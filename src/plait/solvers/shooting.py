@@ -179,12 +179,13 @@ class Shooting(InPieces):
         piece, sequence = grid.of_inner
         m, steps = len(piece), np.full(len(piece) + leaves, cold)
         begin = line.zeros(m + leaves, x)
-        has, slots = store.find(visit.ids, about(grid), x)
+        has, before, states = store.find(visit.ids, about(grid), x)
         if has.any():
             known = has[sequence]
-            steps[:m][known] = store.about[slots[sequence[known]], 2]
-            at = torch.from_numpy(slots[sequence[known]]), torch.from_numpy(piece[known] - 1)
-            for state, table in zip(begin, store.tables, strict=True):
+            which = np.cumsum(has)[sequence[known]] - 1  # among those that were found
+            steps[:m][known] = before[which]
+            at = torch.from_numpy(which), torch.from_numpy(piece[known] - 1)
+            for state, table in zip(begin, states, strict=True):
                 state[:m][torch.from_numpy(known)] = table[at]
         of = np.concatenate([sequence, np.arange(leaves)])
         reach = np.concatenate([piece * grid.c, grid.whole.lengths[:leaves]])
@@ -204,7 +205,7 @@ class Shooting(InPieces):
         """Which warm-up the forward pass has had. What another rank starts from always begins with zeros."""
         if visit.ids is None or visit.link is not None:
             return "cold"
-        return "warm" if visit.past.store.find(visit.ids, about(grid))[0].all() else "cold"
+        return "warm" if (visit.past.store.rows(visit.ids, about(grid)) >= 0).all() else "cold"
 
     def remember(self, grid: Grid, tape: Tape, visit: Visit) -> None:
         """The states some steps before each boundary, for the next visit."""
