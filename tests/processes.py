@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -80,6 +80,35 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     """The last ones, and the best."""
     state, best = (Run(folder).read_tensors(f"{name}.safetensors")[0] for name in ("state", "model"))
     return {**{k: v for k, v in state.items() if k.startswith("model.")}, **best}
+
+
+def killed(process: subprocess.Popen[str], folder: str, saves: int) -> None:
+    """kill -9, when so many checkpoints were seen."""
+    state, seen = Path(folder) / "state.safetensors", set[int]()
+    while len(seen) < saves:
+        assert process.poll() is None, process.communicate()
+        if state.exists():
+            seen.add(state.stat().st_mtime_ns)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def check_same_bits(one: str, other: str) -> None:
+    expected, found = weights(Path(one)), weights(Path(other))
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def check_two_ranks(command: Sequence[str], plait: Callable[..., tuple[int, str, str]]) -> None:
+    """Two data ranks end with the weights of one process."""
+    assert plait(*command, "--threads", "1", "--out", "one")[0] == 0
+    process = started(*command, "--parallel", "data=2", "--out", "two")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, (out, err)
+    assert "2 ranks: data=2" in out
+    one, two = weights(Path("one")), weights(Path("two"))
+    for name, tensor in one.items():
+        assert (tensor - two[name]).abs().max() / tensor.abs().max() < 1e-5
 
 
 def undisturbed(task: str) -> tuple[dict[str, torch.Tensor], float]:

@@ -111,11 +111,12 @@ class Layout:
 
     @property
     def offsets(self) -> Tensor | None:  # (T + 1,)
-        """The first row of each step, and the end; None if the layout is dense."""
-        return None if self.batch_sizes is None or self.is_dense else self._bounds
+        """The bounds; None if the layout is dense, for kernels need none then."""
+        return None if self.batch_sizes is None or self.is_dense else self.bounds
 
     @cached_property
-    def _bounds(self) -> Tensor:
+    def bounds(self) -> Tensor:  # (T + 1,)
+        """The first row of each step, and the end."""
         return torch.from_numpy(np.array([*self.starts, self.N]))
 
     @cached_property

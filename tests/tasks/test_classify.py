@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from plait.tasks.dataset import Dataset
 from plait.tasks.scores import confusion, scores
 from plait.tasks.settings import ClassifySettings
 from plait.training.run import Run
-from processes import started, weights
+from processes import check_same_bits, check_two_ranks, killed, started
 from reference import data_file
 
 SMALL = ("--data", "waves.npz", "--hidden", "8", "--epochs", "6", "--batch", "8", "--patience", "0", "--threads", "1")
@@ -246,19 +245,11 @@ def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...
     length = ("--epochs", "40", "--save-every", "0")
     assert plait("train", "classify", *SMALL, *options, *length, "--out", "whole")[0] == 0
     process = started("train", "classify", *SMALL, *options, *length, "--out", "run")
-    state, seen, wanted = Path("run/state.safetensors"), set[int](), random.randint(3, 60)
-    while len(seen) < wanted:  # checkpoints, one after every step
-        assert process.poll() is None, process.communicate()
-        if state.exists():
-            seen.add(state.stat().st_mtime_ns)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(process, "run", saves=random.randint(3, 60))  # one after every step
     code, out, _ = plait("train", "classify", "--resume", "run")
     assert code == 0
     assert "goes on in epoch " in out
-    whole, found = weights(Path("whole")), weights(Path("run"))
-    assert whole.keys() == found.keys()
-    assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
+    check_same_bits("whole", "run")
 
 
 @pytest.mark.slow
@@ -268,30 +259,16 @@ def test_a_solver_on_uci_har_goes_on_to_the_same_bits(solver: str, plait) -> Non
     options = ("--data", data, "--cell", "implicit_gru", "--hidden", "32", "--epochs", "3", "--solver", solver)
     assert plait("train", "classify", *options, "--out", "whole")[0] == 0
     process = started("train", "classify", *options, "--save-every", "0", "--out", "run")
-    state, seen = Path("run/state.safetensors"), set[int]()
-    while len(seen) < 40:
-        assert process.poll() is None, process.communicate()
-        if state.exists():
-            seen.add(state.stat().st_mtime_ns)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(process, "run", saves=40)
     assert plait("train", "classify", "--resume", "run")[0] == 0
-    whole, found = weights(Path("whole")), weights(Path("run"))
-    assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
+    check_same_bits("whole", "run")
 
 
 @pytest.mark.slow
 def test_two_ranks_train_what_one_does(plait) -> None:
     write_waves()
     length = ("--epochs", "8", "--dropout", "0", "--class-weights", "balanced", "--optimizer", "sgd", "--lr", "0.1")
-    assert plait("train", "classify", *SMALL, *length, "--out", "one")[0] == 0
-    process = started("train", "classify", *SMALL, *length, "--parallel", "data=2", "--out", "two")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, (out, err)
-    assert "2 ranks: data=2" in out
-    one, two = weights(Path("one")), weights(Path("two"))
-    for name, tensor in one.items():
-        assert (tensor - two[name]).abs().max() / tensor.abs().max() < 1e-5
+    check_two_ranks(("train", "classify", *SMALL, *length), plait)
 
 
 def test_a_run_whose_data_were_spoilt(plait) -> None:

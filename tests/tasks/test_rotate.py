@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from plait.tasks.settings import RotateSettings
 from plait.tasks.turn import Turn, ridge
 from plait.training.run import Run
 from plait.training.tensors import packed
-from processes import started, weights
+from processes import check_same_bits, check_two_ranks, killed, started
 from reference import data_file
 
 ADAM = ("--optimizer", "adam", "--lr", "0.003", "--batch", "16", "--hidden", "12", "--threads", "1")
@@ -212,32 +211,18 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(plait) -> None:
     options += ("--hidden", "6", "--layers", "2", "--dropout", "0.2", "--steps", "3", "--epochs", "4", "--threads", "1")
     assert plait("train", "rotate", *options, "--out", "whole")[0] == 0
     process = started("train", "rotate", *options, "--save-every", "0", "--out", "run")
-    state, seen = Path("run/state.safetensors"), set[int]()
-    while len(seen) < 23:
-        assert process.poll() is None, process.communicate()
-        if state.exists():
-            seen.add(state.stat().st_mtime_ns)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(process, "run", saves=23)
     code, out, _ = plait("train", "rotate", "--resume", "run")
     assert code == 0
     assert "goes on in epoch" in out
-    whole, found = weights(Path("whole")), weights(Path("run"))
-    assert [name for name in whole if not torch.equal(whole[name], found[name])] == []
+    check_same_bits("whole", "run")
 
 
 @pytest.mark.slow
 def test_two_ranks_train_what_one_does(plait) -> None:
     write_images()
     options = ("--data", "pictures", "--lr", "0.01", "--batch", "8", "--hidden", "6", "--steps", "3", "--epochs", "3")
-    assert plait("train", "rotate", *options, "--threads", "1", "--out", "one")[0] == 0
-    process = started("train", "rotate", *options, "--parallel", "data=2", "--out", "two")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, (out, err)
-    assert "2 ranks: data=2" in out
-    one, two = weights(Path("one")), weights(Path("two"))
-    for name, tensor in one.items():
-        assert (tensor - two[name]).abs().max() / tensor.abs().max() < 1e-5
+    check_two_ranks(("train", "rotate", *options), plait)
 
 
 def test_the_images_of_a_run_come_back_as_they_were(tmp_path: Path) -> None:

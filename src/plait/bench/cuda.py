@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import torch
 
-from .. import layers
+from .. import engines, layers
 from ..cells import get
 from ..errors import PlaitError
-from ..kernels.cuda.gpu import TorchDevice, interpreted, simulated, why_no_numba, why_no_triton
+from ..kernels.cuda.gpu import interpreted, simulated
 from ..ladder.compare import deviation, outputs_and_gradients, with_engine
 from .options import ABOUT_SHAPES, CellNames, Repeats, Seed
 from .report import Report, check, interleaved, timing, tracked
-from .steps import Case, parse_cells, parse_shapes
+from .steps import Case, Step, parse_cells, parse_shapes
 
 VERSIONS = ("cuda:v1", "cuda:v2", "cuda:v3", "cuda:v4")
 MOST_WORK = {"cuda:v1": 2**27, "cuda:v2": 2**31, "cuda:v3": 2**31, "cuda:v4": 2**62}  # operations of a step
@@ -30,25 +30,29 @@ def measure(
     seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
-    cases, device = parse_shapes(shapes, parse_cells(cells)), torch.device("cuda")
-    missing = {name: why for name in VERSIONS if (why := why_not(name, device)) is not None}
+    cases, missing = parse_shapes(shapes, parse_cells(cells)), {}
+    for name in VERSIONS:
+        if (why := engines.get(name).why_not(get("lstm"), torch.float32, place_of(name))) is not None:
+            missing[name] = why
     if len(missing) == len(VERSIONS):
         raise PlaitError(f"no version can run here. {' '.join(dict.fromkeys(missing.values()))}")
     torch.manual_seed(seed)
-    rows = [row for case in tracked(cases) for row in rows_of(case, device, missing, repeats)]
+    rows = [row for case in tracked(cases) for row in rows_of(case, missing, repeats)]
     remarks = [f"{name} is missing: {why}" for name, why in missing.items()]
-    remarks += [f"device: {TorchDevice(device).name}"] if torch.cuda.is_available() else []
+    remarks += [f"device: {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else []
     if simulated() or interpreted():
         remarks.append("There is no device: a simulator and an interpreter ran, and their times mean nothing.")
     remarks.append("off: from torch's own layer on the host, in the outputs and all gradients, relative.")
     return Report(__doc__.split("\n\n")[0], [COLUMNS], rows, remarks)
 
 
-def why_not(engine: str, device: torch.device) -> str | None:
-    return why_no_triton(device) if engine == "cuda:v4" else why_no_numba()
+def place_of(engine: str) -> torch.device:
+    """Versions 1 to 3 take tensors of the host. So does an interpreter."""
+    on_host = engine in VERSIONS[:3] or not torch.cuda.is_available()
+    return torch.device("cpu" if on_host else "cuda")
 
 
-def rows_of(case: Case, device: torch.device, missing: dict[str, str], repeats: int) -> list[dict[str, Any]]:
+def rows_of(case: Case, missing: dict[str, str], repeats: int) -> list[dict[str, Any]]:
     reference = layers.layer(get(case.cell), case.I, case.H, case.layers, engine="torch", dtype=torch.float32)
     x = torch.randn(case.T, case.B, case.I)
     expected = outputs_and_gradients(reference, x, None)
@@ -56,11 +60,10 @@ def rows_of(case: Case, device: torch.device, missing: dict[str, str], repeats: 
     runs: dict[str, Callable[[], Any]] = {}
     off = {}
     for name in [*able, *(["torch"] if torch.cuda.is_available() else [])]:
-        place = device if name in ("cuda:v4", "torch") and torch.cuda.is_available() else torch.device("cpu")
-        layer, data = with_engine(reference, name).to(place), x.to(place)
+        layer, data = with_engine(reference, name).to(place_of(name)), x.to(place_of(name))
         found = outputs_and_gradients(layer, data, None)
         off[name] = deviation({k: v.cpu() for k, v in found.items()}, expected)[0]
-        runs[name] = step(layer, data)
+        runs[name] = UntilDone(layer, data, torch.ones(case.T, case.B, case.H, device=data.device))
     seconds = interleaved(runs, repeats)
     times = {name: timing(some) for name, some in seconds.items()}
     rows = []
@@ -71,13 +74,10 @@ def rows_of(case: Case, device: torch.device, missing: dict[str, str], repeats: 
     return rows
 
 
-def step(layer: torch.nn.Module, x: torch.Tensor) -> Callable[[], None]:
-    """There and back, until the device is done."""
+class UntilDone(Step):
+    """Until the device is done with it."""
 
-    def run() -> None:
-        y, _ = layer(x)
-        torch.autograd.grad(y.sum(), list(layer.parameters()))
-        if x.device.type == "cuda":
-            torch.cuda.synchronize(x.device)
-
-    return run
+    def __call__(self) -> None:
+        super().__call__()
+        if self.x.is_cuda:
+            torch.cuda.synchronize()

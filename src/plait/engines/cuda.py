@@ -11,8 +11,9 @@ from ..cells.trace import why_untraceable
 from ..kernels.cuda.gpu import why_no_numba
 from ..kernels.cuda.launches import Arrays, Launch, Moved, kernel
 from ..layout import Layout
-from .base import Gradients, Needs, Prepared, States
+from .base import OfDirection, Prepared, States
 from .one_launch import Job, OneLaunch, Tensors, begun, finished, tape_tensors, weight_tensors
+from .tape import Tape
 
 
 class SamplesEngine(OneLaunch):
@@ -36,72 +37,48 @@ class SamplesEngine(OneLaunch):
         def used(tensors: Tensors) -> Arrays:
             return {k: t.detach().contiguous().numpy() for k, t in tensors.items() if k in ready.arrays}
 
-        read = {"starts": np.array([*layout.starts, layout.N], np.int64), **used(weight_tensors(p.weights))}
+        read = {"starts": layout.bounds.numpy(), **used(weight_tensors(p.weights))}
         work = {"wx": np.empty((layout.N, p.weights.w_ih.shape[0]), ready.dtype)} if kind == "forward" else {}
         sizes = (layout.T, layout.B, layout.N, I, p.H, p.P)
         launch = Launch(sizes, {**read, **used(job.read)}, used(job.both), work, sums=used(job.sums))
         ready.run(launch, self.version, self.moved)
 
-    # --- a layer: the products of all steps are in the same launches
-    def forward(
+    # The products of all steps are in the same launches.
+    def direction(
         self,
-        ps: Sequence[Prepared],
+        p: Prepared,
         x: Tensor,
         state0: Sequence[Tensor] | None,
         layout: Layout,
         *,
-        keep: bool = True,
-        dt: float = 1,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        I, P = ps[0].weights.w_ih.shape[1], ps[0].P
-        layout.check_rows(x, I)
-        rows, finals, kept = x.new_empty(layout.N, len(ps) * P), [], []
-        for d, p in enumerate(ps):
-            tape = begun(p, None if state0 is None else [s[d] for s in state0], layout, dt, x)
-            if layout.N:
-                job = Job(self.form(p, dt), {"x": x.flatten(0, -2)}, tape_tensors(tape), {})
-                self.launch("forward", p, layout, job, I)
-            finals.append(finished(tape, [rows[:, d * P : (d + 1) * P]]))
-            if keep and tape.memory is not None:
-                kept.append(tape.memory)
-        last = [torch.stack(some) for some in zip(*finals, strict=True)]
-        return rows.view(*x.shape[:-1], len(ps) * P), last, kept
+        dt: float,
+        keep: bool,
+        out: Sequence[Tensor | None],
+    ) -> tuple[list[Tensor], Tape | None]:
+        tape = begun(p, state0, layout, dt, x)
+        if layout.N:
+            self.launch("forward", p, layout, Job(self.form(p, dt), {"x": x}, tape_tensors(tape), {}), x.shape[1])
+        return finished(tape, out), tape if keep else None
 
-    def backward(
+    def direction_vjp(
         self,
-        ps: Sequence[Prepared],
+        p: Prepared,
         x: Tensor,
-        kept: Sequence[Tensor],
-        d_rows: Tensor | None,
-        d_finals: States,
-        layout: Layout,
+        tape: Tape,
+        d_states: States,
+        d_last: States,
         *,
-        needs: Needs,
-        spend: bool = False,
-        dt: float = 1,
-    ) -> Gradients:
-        I, P, S = ps[0].weights.w_ih.shape[1], ps[0].P, len(d_finals)
-        layout.check_rows(x, I)
-        d_flat = None if d_rows is None else d_rows.flatten(0, -2)
-        total, d_state0, d_weights, derivatives = x.new_zeros(layout.N, I), [], [], []
-        for d, (p, memory) in enumerate(zip(ps, kept, strict=True)):
-            tape = p.room(layout, dt).tape(memory, layout)
-            d_states = [None if d_flat is None else d_flat[:, d * P : (d + 1) * P], *[None] * (S - 1)]
-            job, pending, initial = self.way_back(p, tape, d_states, [None if f is None else f[d] for f in d_finals])
-            names, d_x = p.weights.names, torch.zeros_like(total)
-            own = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in p.weights.tensors]
-            sums = {f"d_{name}": t for name, t in zip(names, own, strict=False)}
-            if layout.N:
-                job = Job(job.form, {**job.read, "x": x.flatten(0, -2)}, {**job.both, "d_x": d_x}, {**job.sums, **sums})
-                self.launch("backward", p, layout, job, I)
-            derivative = pending()
-            found = [*own[: len(names)], *derivative.d_params]
-            total += d_x
-            d_weights.append([t if wanted else None for t, wanted in zip(found, needs.weights[d], strict=True)])
-            d_state0.append(initial)
-            derivatives.append(derivative)
-        d_initial = [torch.stack(some) for some in zip(*d_state0, strict=True)]
-        return Gradients(total.view(x.shape) if needs.x else None, d_initial, d_weights, derivatives)
+        needs_x: bool,
+        wanted: Sequence[bool],
+        spend: bool,
+    ) -> OfDirection:
+        names, d_x = p.weights.names, torch.zeros_like(x, memory_format=torch.contiguous_format)
+        own = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in p.weights.tensors[: len(names)]]
+        sums = {f"d_{name}": t for name, t in zip(names, own, strict=True)}
+        more: dict[str, Tensors] = {"read": {"x": x}, "both": {"d_x": d_x}, "sums": sums}
+        derivative, d_state0 = self.way_back("backward", p, tape, d_states, d_last, **more, I=x.shape[1])
+        found = [t if w else None for t, w in zip([*own, *derivative.d_params], wanted, strict=True)]
+        return OfDirection(d_x if needs_x else None, d_state0, found, derivative)
 
 
 class Version1(SamplesEngine):

@@ -74,6 +74,6 @@ def starts_of(layout: Layout, device: torch.device) -> Tensor:  # (T + 1,)
     key = ("starts", device)
     if key not in layout.cache:
         dense = torch.arange(layout.T + 1, device=device) * layout.B if layout.is_dense else None
-        layout.cache[key] = torch.tensor([*layout.starts, layout.N], device=device) if dense is None else dense
+        layout.cache[key] = layout.bounds.to(device) if dense is None else dense
     found: Tensor = layout.cache[key]
     return found

@@ -63,22 +63,26 @@ class OneLaunch(Engine):
     def recur_vjp(
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
     ) -> tuple[Derivative, list[Tensor]]:
-        job, derivative, d_state0 = self.way_back(p, tape, d_states, d_last)
-        if tape.layout.N:
-            self.launch("recur_vjp", p, tape.layout, job)
-        return derivative(), d_state0
+        return self.way_back("recur_vjp", p, tape, d_states, d_last)
 
     def way_back(
-        self, p: Prepared, tape: Tape, d_states: States | None, d_last: States
-    ) -> tuple[Job, "Pending", list[Tensor]]:
-        """What the launch gets; the derivative, to be called when it has run; and d_ of the initial states."""
+        self,
+        kind: str,
+        p: Prepared,
+        tape: Tape,
+        d_states: States | None,
+        d_last: States,
+        *,
+        read: Tensors | None = None,
+        both: Tensors | None = None,
+        sums: Tensors | None = None,
+        I: int = 0,
+    ) -> tuple[Derivative, list[Tensor]]:
+        """One launch of that kind. read, both, sums: what it gets beside the tape and its gradients."""
         N, GH = tape.layout.N, len(p.cell.gates) * p.H
         given = d_states or [None] * len(p.cell.states)
         form = self.form(p, tape.dt, given=given, apart=tape.old is not None)
-
-        def like(*shape: int) -> Tensor:
-            return tape.gates.new_empty(shape)
-
+        like = tape.gates.new_empty
         d_state0 = [torch.zeros_like(tape.initial[k]) if d is None else d.clone() for k, d in enumerate(d_last)]
         d_state0 = [d.contiguous() for d in d_state0]
         d_wx = like(N, GH)
@@ -86,23 +90,13 @@ class OneLaunch(Engine):
         d_projected = like(N, p.P) if form.projected else None
         parts = self.parts(tape.layout.B)
         d_params = [like(parts * p.H).zero_() for _ in p.cell.params]
-        read = {**numbered("given", given), **tape_tensors(tape), **numbered("after", tape.states)}
-        both = {**numbered("d_state", d_state0), "d_wx": d_wx, "d_rh": d_rh}
-        both |= {} if d_projected is None else {"d_projected": d_projected}
-        job = Job(form, read, both, numbered("d_param", d_params))
-        return job, Pending(d_wx, d_rh, d_projected, d_params, parts), d_state0
-
-
-class Pending(NamedTuple):
-    d_wx: Tensor
-    d_rh: Tensor
-    d_projected: Tensor | None
-    d_params: list[Tensor]
-    parts: int
-
-    def __call__(self) -> Derivative:
-        d_params = [d.view(self.parts, -1).sum(0) for d in self.d_params]
-        return Derivative(self.d_wx, [self.d_rh], self.d_projected, d_params)
+        if N:
+            reads = {**numbered("given", given), **tape_tensors(tape), **numbered("after", tape.states), **(read or {})}
+            writes = {**numbered("d_state", d_state0), "d_wx": d_wx, "d_rh": d_rh, **(both or {})}
+            writes |= {} if d_projected is None else {"d_projected": d_projected}
+            job = Job(form, reads, writes, {**numbered("d_param", d_params), **(sums or {})})
+            self.launch(kind, p, tape.layout, job, I)
+        return Derivative(d_wx, [d_rh], d_projected, [d.view(parts, -1).sum(0) for d in d_params]), d_state0
 
 
 def numbered(name: str, tensors: States) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import engines
-from ..engines.cuda_blocks import why_too_wide
 from ..errors import PlaitError, PlaitWarning
 from ..kernels.cuda.gpu import Device, TorchDevice
 from .autograd import is_autocast, without_autocast
@@ -27,6 +26,8 @@ SAID: set[str] = set()
 
 def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
     """The engine of a call on a CUDA device, where `chosen` is what the names alone decide."""
+    from ..engines.cuda_blocks import why_too_wide  # most programs never come here
+
     wide = why_too_wide(max(layer.hidden_size, layer.proj_size))
     if layer.engine == "cuda" and wide:
         instead = "own layer runs" if layer._plait_cell.mode is not None else "operators run, step by step,"

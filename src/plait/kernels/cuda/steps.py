@@ -8,6 +8,7 @@ import numpy as np
 
 from ...cells import Cell
 from ...cells.trace import trace
+from ...layout import Layout
 from .launches import Array, Launch, Moved, kernel
 from .samples import Form
 
@@ -36,10 +37,9 @@ class TrainingStep:
         T, B, I = x.shape
         dtype, w_hh = x.dtype, self.weights["w_hh"]
         GH, H = w_hh.shape
-        sizes = np.full(T, B) if lengths is None else (np.arange(T)[:, None] < lengths).sum(1)
-        starts = np.concatenate([[0], sizes.cumsum()]).astype(np.int64)
-        N, extra = int(starts[-1]), trace(self.cell).extra
-        rows = x.reshape(N, I) if lengths is None else np.concatenate([x[t, :n] for t, n in enumerate(sizes)])
+        layout = Layout(T, B) if lengths is None else Layout.of_sorted(lengths)
+        N, extra = layout.N, trace(self.cell).extra
+        rows = x.reshape(N, I) if lengths is None else x[layout.steps_and_places]
 
         def empty(*shape: int) -> Array:
             return np.empty(shape, dtype)
@@ -48,11 +48,17 @@ class TrainingStep:
         work = {"wx": empty(N, GH), "gates": empty(N, GH), "extra": empty(N, extra * H), "d_wx": empty(N, GH)}
         work |= {"d_rh": empty(N, GH), **{f"d_state_{k}": empty(B, H) for k in states}}
         past = {f"past_{k}": np.zeros((B + N, H), dtype) for k in states}  # begins with zeros
-        read = {"starts": starts, "x": rows, "y": y, "scale": np.full(1, 1 / y.size, dtype), **self.weights}
+        read = {
+            "starts": layout.bounds.numpy(),
+            "x": rows,
+            "y": y,
+            "scale": np.full(1, 1 / y.size, dtype),
+            **self.weights,
+        }
         sums = {f"d_{name}": np.zeros_like(w) for name, w in self.weights.items()}
         loss = np.zeros(B, dtype)
         used = set(self.kernel.arrays)
         groups = {"read": read, "work": work, "clear": past, "sums": {**sums, "loss": loss}}
         chosen = {group: {k: v for k, v in some.items() if k in used} for group, some in groups.items()}
-        self.kernel.run(Launch((T, B, N, I, H, H), **chosen), self.version, self.moved)
+        self.kernel.run(Launch((layout.T, B, N, I, H, H), **chosen), self.version, self.moved)
         return {name.removeprefix("d_"): d for name, d in sums.items()}, float(loss.sum())
