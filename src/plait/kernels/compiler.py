@@ -98,7 +98,8 @@ LEAVES = (
     "plait_touch",
     "plait_store",
     "plait_add",
-    "plait_sums",
+    "plait_pack_side",
+    "plait_write",
 )
 
 

@@ -18,6 +18,7 @@ SMALL = 1 << 21  # multiplications: all with fewer
 THIN = 24  # columns: all with fewer
 LONG = 384  # terms of a sum, and rows: those with as many or more,
 PANELS = 1 << 21  # numbers of the weights: if there are not more
+WIDE = 1000  # of a sum over rows: columns of both factors, and rows: those with as many or more are torch.mm's
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
 
 
@@ -80,9 +81,8 @@ class Layer:
 
     def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
         """stride: numbers from one row of d_ of the output to the next. needs: per direction, for each weight."""
-        form, N, B, P, I, GH = self.form, self.layout.N, self.layout.B, self.P, self.I, self.G * self.H
-        d_w_is_ours = ours(self.schedule, GH, I, N, outer=True)
-        self.team(I if d_w_is_ours else 0)
+        form, N, B, I, GH = self.form, self.layout.N, self.layout.B, self.I, self.G * self.H
+        self.team(I)
         program = Program(form, self.count, self.D, self.table, back=True)
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
@@ -103,7 +103,6 @@ class Layer:
             self.projection(program, d)
         for d in range(self.D):
             wanted, gates, left = needs[d], Where(d, "d_gates"), program.left
-            of_bias = wanted[2:4] if self.bias else (False, False)
             if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.lasting):
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
                 program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
@@ -111,27 +110,38 @@ class Layer:
                     program.unite(d)
             elif needs_x:
                 left.append(Left(d, "d_x"))
-            if wanted[0] and d_w_is_ours:
-                sums = Where(d, "d_b_ih") if of_bias[0] else None
-                program.outer(gates, Where(d, "x"), Where(d, "d_w_ih"), (GH, I, N), stride=GH, sums=sums)
-            else:
-                left += [Left(d, name) for name, is_wanted in (("w_ih", wanted[0]), ("b_ih", of_bias[0])) if is_wanted]
-            row = 0
-            for k, (matrix, column, count) in enumerate(form.runs):
-                rows, width = count * self.H, (self.G if matrix == "gates" else form.E) * self.H
-                if wanted[1] and ours(self.schedule, rows, P, N, outer=True):
-                    sums = Where(d, "d_b_hh", row) if of_bias[1] else None
-                    a, c = Where(d, f"d_{matrix}", column * self.H), Where(d, "d_w_hh", row * P)
-                    before = Where(d, "history" if self.layout.is_dense else "before")
-                    program.outer(a, before, c, (rows, P, N), stride=width, sums=sums)
-                else:
-                    named = (("w_hh", wanted[1]), ("b_hh", of_bias[1]))
-                    left += [Left(d, name, k, row, row + rows) for name, is_wanted in named if is_wanted]
-                row += rows
+            self.weight_gradients(program, d, wanted)
             if form.projected and wanted[4 if self.bias else 2]:
                 left.append(Left(d, "w_hr"))
         self.finish(program)
         return program
+
+    def weight_gradients(self, program: Program, d: int, wanted: Sequence[bool]) -> None:
+        """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
+        form, H, I, P, N = self.form, self.H, self.I, self.P, self.layout.N
+        of_bias = wanted[2:4] if self.bias else (False, False)
+        x, before = Where(d, "x"), Where(d, "history" if self.layout.is_dense else "before")
+        if not (wanted[0] and wanted[1] and ours_over_rows(self.schedule, self.G * H, I + P, N)):
+            left = [("w_ih", wanted[0]), ("b_ih", of_bias[0])]
+            program.left += [Left(d, name) for name, is_wanted in left if is_wanted]
+            gate = 0
+            for k, (_, _, count) in enumerate(form.runs):
+                left = [("w_hh", wanted[1]), ("b_hh", of_bias[1])]
+                program.left += [
+                    Left(d, name, k, gate * H, (gate + count) * H) for name, is_wanted in left if is_wanted
+                ]
+                gate += count
+            return
+        for matrix, column, gate, count in form.sweeps:
+            sides, sums = [], []
+            if matrix == "gates":
+                sides.append((x, I, Where(d, "d_w_ih", gate * H * I)))
+                sums += [Where(d, "d_b_ih", gate * H)] if of_bias[0] else []
+            if matrix == "extra" or gate not in form.apart:
+                sides.append((before, P, Where(d, "d_w_hh", gate * H * P)))
+                sums += [Where(d, "d_b_hh", gate * H)] if of_bias[1] else []
+            width = (self.G if matrix == "gates" else form.E) * H
+            program.outer(Where(d, f"d_{matrix}", column * H), count * H, width, N, sides, sums)
 
     def team(self, more: int) -> None:
         """Little work is done by one thread. more: columns of W that the launch multiplies with, besides R."""
@@ -225,12 +235,16 @@ class Layer:
         program.finish(self.layout.shares(parts), shared)
 
 
-def ours(schedule: Schedule, M: int, N: int, K: int, *, outer: bool = False, packed: bool = False) -> bool:
+def ours(schedule: Schedule, M: int, N: int, K: int, *, packed: bool = False) -> bool:
     """Whether the launch computes the product (M, K) (K, N) itself, and not torch.mm.
 
     It computes small ones, which saves a call, and those that torch.mm is slow at: few columns; few rows, if the panels
-    are packed; and long sums for many rows, if the panels fit into the last cache. For sums over all steps (outer)
-    torch.mm is as fast.
+    are packed; and long sums for many rows, if the panels fit into the last cache.
     """
-    long = min(M, K) >= LONG and N * K <= PANELS and not outer
+    long = min(M, K) >= LONG and N * K <= PANELS
     return M * N * K < SMALL or N < THIN or long or (packed and M < LONG) or not schedule.torch_mm
+
+
+def ours_over_rows(schedule: Schedule, M: int, N: int, K: int) -> bool:
+    """The same for (M, K) (K, N) as a sum over K rows. torch.mm is faster where both factors are wide and long."""
+    return min(M, N) < WIDE or K < WIDE or not schedule.torch_mm

@@ -12,10 +12,15 @@ from .pointwise import (
     emit_store,
     emit_touch,
     pointwise_function,
-    sums_function,
 )
 from .target import Form
-from .tile import pack_columns_function, pack_transposed_function, product_function
+from .tile import (
+    pack_columns_function,
+    pack_side_function,
+    pack_transposed_function,
+    product_function,
+    write_function,
+)
 
 
 def leaves(form: Form) -> ir.Module:
@@ -24,13 +29,14 @@ def leaves(form: Form) -> ir.Module:
     product_function(module, form.target, "plait_product_on", resume=True)
     pack_transposed_function(module, form.target, "plait_pack_transposed")
     pack_columns_function(module, form.target, "plait_pack_columns")
+    pack_side_function(module, form.target, "plait_pack_side")
+    write_function(module, form.target, "plait_write")
     pointwise_function(module, form, "plait_forward", emit_forward)
     pointwise_function(module, form, "plait_backward", emit_backward)
     pointwise_function(module, form, "plait_finish", emit_finish)
     pointwise_function(module, form, "plait_touch", emit_touch)
     pointwise_function(module, form, "plait_store", emit_store)
     pointwise_function(module, form, "plait_add", emit_add)
-    sums_function(module, form, "plait_sums")
     if form.projected:
         pointwise_function(module, form, "plait_projected", emit_projected)
         pointwise_function(module, form, "plait_d_projected", emit_d_projected)

@@ -10,7 +10,7 @@ from ..cells.trace import compiled
 from . import activations
 from .records import product as PRODUCT
 from .records import walk as WALK
-from .target import I64, Form, Target
+from .target import I64, Form
 from .tile import slot
 from .vectors import Emitter, Vector
 
@@ -202,35 +202,6 @@ def emit_store(at: Place, on: Row) -> None:
 def emit_add(at: Place, on: Row) -> None:
     c = at.row_of_product(on.row)
     at.write(c, at.read(c) + at.result(on))
-
-
-def sums_function(module: ir.Module, form: Form, name: str) -> None:
-    """void name(to, from, bytes from row to row of from, rows, columns, first): to[j] = the sum of from[.][j]; added to
-    to[j] if first is 0.
-    """
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
-    to, origin, stride, rows, columns, first = function.args
-    build = ir.IRBuilder(function.append_basic_block())
-    target, zero = form.target, ir.Constant(I64, 0)
-    number = Target(target.double, 1, 1, 1)
-    fresh = build.icmp_signed("!=", first, zero)
-
-    def add(j: ir.Value, emit: Emitter) -> None:
-        offset = build.mul(j, ir.Constant(I64, target.size))
-        place = build.add(to, offset)
-        start = build.select(fresh, emit.splat(0.0), emit.load(place))
-        total = cgutils.alloca_once_value(build, start)
-        with cgutils.for_range(build, rows) as loop:
-            row = build.add(build.add(origin, offset), build.mul(loop.index, stride))
-            build.store(build.fadd(build.load(total), emit.load(row)), total)
-        emit.store(place, build.load(total))
-
-    whole = build.sub(columns, build.srem(columns, ir.Constant(I64, target.lanes)))
-    with cgutils.for_range_slice(build, zero, whole, ir.Constant(I64, target.lanes)) as (j, _):
-        add(j, Emitter(build, target))
-    with cgutils.for_range_slice(build, whole, columns, ir.Constant(I64, 1)) as (j, _):
-        add(j, Emitter(build, number))
-    build.ret_void()
 
 
 def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[[Place, Row], None]) -> None:

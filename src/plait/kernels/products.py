@@ -148,50 +148,96 @@ def rows_of_whole(product, row, n, leaf):
 
 
 # --- whole sequences -------------------------------------------------------------------------------------------------
+@compiled(2, Int)
+def tiles_of(product, side):
+    """How many tiles the columns of a side have, side by side."""
+    columns, rows = get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN), get(product, PRODUCT.TILE_ROWS)
+    return (columns + rows - 1) // rows
+
+
+@compiled(2, Int)
+def side_of(product, number):
+    """The side that tile `number` of all belongs to."""
+    side = 0
+    while number >= tiles_of(product, side):
+        number -= tiles_of(product, side)
+        side += 1
+    return side
+
+
+@compiled(3, Int)
+def column_of(product, side, number):
+    """The first column of tile `number` of all, which is one of that side or the first after it."""
+    for before in range(side):
+        number -= tiles_of(product, before)
+    return get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN) * number // tiles_of(product, side)
+
+
 @compiled(3)
 def outer_product(product, item, workspace):
-    """Piece number `item` of C: some rows and columns, summed over parts of K that fit into the cache."""
+    """Piece number `item` of C': the columns of some sides times some blocks of columns of B, summed over parts of K.
+
+    Both factors are packed, part by part, so that a tile reads them from the first two caches. The results stay in the
+    workspace until all parts are added. Then they are written, transposed.
+    """
     SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
-    M, K, COLUMNS = get(product, PRODUCT.M), get(product, PRODUCT.DEPTH), get(product, PRODUCT.COLUMNS)
-    chunk, columns = get(product, PRODUCT.CHUNK), get(product, PRODUCT.BLOCKS)
-    groups, line, scratch = (blocks(product, COLUMNS) + columns - 1) // columns, WIDTH * SIZE, results()
-    first, block = item // groups * chunk, item % groups * columns
-    n, count = min(chunk, M - first), min(columns, blocks(product, COLUMNS) - block)
-    row, step, factor = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.STEP), get(product, PRODUCT.FACTOR_ROW)
-    tiles, start = (n + TILE_ROWS - 1) // TILE_ROWS, 0
+    K, COLUMNS, factor = get(product, PRODUCT.DEPTH), get(product, PRODUCT.COLUMNS), get(product, PRODUCT.FACTOR_ROW)
+    groups, chunks, tiles = get(product, PRODUCT.GROUPS), get(product, PRODUCT.CHUNKS), get(product, PRODUCT.M)
+    every, group, chunk = blocks(product, COLUMNS), item % groups, item // groups
+    block, last = every * group // groups, every * (group + 1) // groups
+    begin, end = tiles * chunk // chunks, tiles * (chunk + 1) // chunks
+    line, slot, packed = WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE, (records.PIECE + 1) * TILE_ROWS * SIZE
+    panels = workspace + 64  # first comes the number 1
+    sides = panels + (last - block) * (records.PIECE + 1) * line
+    results = sides + (end - begin) * packed
+    sums = results + (end - begin) * (last - block) * slot
+    has_sums, start = get(product, PRODUCT.SUMS) if chunk == 0 else 0, 0
+    put(workspace, 0, get(product, PRODUCT.ONE))
     while start < K:
-        depth = min(records.PIECE, K - start)
-        stride, a = (depth + 1) * line, get(product, PRODUCT.RUN) + first * row + start * step
-        for j in range(count):
-            units, origin = min(WIDTH, COLUMNS - (block + j) * WIDTH), get(product, PRODUCT.FACTOR) + (block + j) * line
-            leaf = get(product, PRODUCT.PACK)
-            pack(product, leaf, workspace + j * stride, origin + start * factor, factor, depth, units)
-        if get(product, PRODUCT.SUMS) and block == 0:
-            to = get(product, PRODUCT.SUMS) + first * SIZE
-            call6(get(product, PRODUCT.SUM), to, a, step, depth, n, 1 if start == 0 else 0)
-        done, leaf = 0, get(product, PRODUCT.ADD if start else PRODUCT.STORE)
-        for i in range(tiles):
-            size = (n - done + tiles - i - 1) // (tiles - i)
-            for j in range(count):
-                unit = (block + j) * WIDTH
-                narrow = 1 if COLUMNS - unit <= get(product, PRODUCT.LANES) else 0
-                key, panel = size * 32 + 2 + narrow, workspace + j * stride
-                call9(get(product, PRODUCT.TILE), key, a + done * row, row, step, depth, panel, stride, scratch, 0)
-                call9(leaf, product, unit, COLUMNS - unit, 0, 0, first + done, 0, scratch, size)
-            done += size
+        depth, leaf = min(records.PIECE, K - start), get(product, PRODUCT.TILE_ON if start else PRODUCT.TILE)
+        stride = (depth + 1) * line
+        for number in range(begin, end):
+            side = side_of(product, number)
+            column, row = column_of(product, side, number), get(product, PRODUCT.RUN_ROW + side * PRODUCT.PER_RUN)
+            origin = get(product, PRODUCT.RUN + side * PRODUCT.PER_RUN) + start * row + column * SIZE
+            size, to = column_of(product, side, number + 1) - column, sides + (number - begin) * packed
+            call6(get(product, PRODUCT.PACK_SIDE), to, origin, row, depth, size, 0)
+        for j in range(last - block):
+            unit, panel = (block + j) * WIDTH, panels + j * stride
+            origin = get(product, PRODUCT.FACTOR) + start * factor + unit * SIZE
+            pack(product, get(product, PRODUCT.PACK), panel, origin, factor, depth, min(WIDTH, COLUMNS - unit))
+            narrow = 1 if COLUMNS - unit <= get(product, PRODUCT.LANES) else 0
+            if has_sums:
+                call9(leaf, 32 + 2 + narrow, workspace, 0, 0, depth, panel, stride, sums + j * slot, 0)
+            for number in range(begin, end):
+                side = side_of(product, number)
+                size = column_of(product, side, number + 1) - column_of(product, side, number)
+                a, to = sides + (number - begin) * packed, results + ((number - begin) * (last - block) + j) * slot
+                call9(leaf, size * 32 + 2 + narrow, a, SIZE, size * SIZE, depth, panel, stride, to, 0)
         start += depth
+    for j in range(last - block):
+        unit = (block + j) * WIDTH
+        units = min(WIDTH, COLUMNS - unit)
+        for number in range(begin, end):
+            side = side_of(product, number)
+            column, row = column_of(product, side, number), get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN)
+            to = get(product, PRODUCT.C + side) + (unit * row + column) * SIZE
+            result = results + ((number - begin) * (last - block) + j) * slot
+            size = column_of(product, side, number + 1) - column
+            call6(get(product, PRODUCT.WRITE), to, row * SIZE, size, units, result, 0)
+        for k in range(2 if has_sums else 0):
+            if get(product, PRODUCT.SUMS + k):
+                copy(get(product, PRODUCT.SUMS + k) + unit * SIZE, sums + j * slot, units * SIZE)
 
 
 @compiled(1, Int)
 def items_of(product):
     """The number of pieces of work that a product is cut into; 0 if the walk computes it."""
-    items = (get(product, PRODUCT.M) + get(product, PRODUCT.CHUNK) - 1) // get(product, PRODUCT.CHUNK)
     if get(product, PRODUCT.UNITED):
         return 0
     if get(product, PRODUCT.OUTER):
-        columns = get(product, PRODUCT.BLOCKS)
-        items *= (blocks(product, get(product, PRODUCT.COLUMNS)) + columns - 1) // columns
-    return items
+        return get(product, PRODUCT.GROUPS) * get(product, PRODUCT.CHUNKS)
+    return (get(product, PRODUCT.M) + get(product, PRODUCT.CHUNK) - 1) // get(product, PRODUCT.CHUNK)
 
 
 @compiled(2)

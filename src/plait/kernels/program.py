@@ -19,7 +19,8 @@ from .target import Form
 CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
-MOST_BLOCKS = 16  # blocks of columns of an outer product that are packed at once
+# Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
+MOST_COLUMNS, MOST_ROWS = 256, 224
 
 
 class Left(NamedTuple):
@@ -46,6 +47,7 @@ class Program:
         self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the block to what it points to
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
         self.workspace = 0  # numbers, not counting the block itself
+        self.outer_workspace = 0  # numbers for each thread: of the sum over all rows that needs most
         self.left: list[Left] = []  # what torch has to compute
         self.bytes = 0  # of the workspace with the block
 
@@ -145,33 +147,40 @@ class Program:
         return max(1, CHUNK_BYTES // (row * tile)) * tile
 
     def outer(
-        self, a: Where, b: Where, c: Where, shape: tuple[int, int, int], *, stride: int, sums: Where | None
+        self,
+        b: Where,
+        columns: int,
+        stride: int,
+        K: int,
+        sides: Sequence[tuple[Where, int, Where]],
+        sums: Sequence[Where],
     ) -> None:
-        """C = A' B and the sum of the rows of A. A has `stride` numbers per row."""
-        M, N, K = shape
+        """C = B' A for each side (A, its columns, C), and the sums of the K rows of B, each of `stride` numbers."""
         target = self.form.target
-        at = self.product(b, each=1, columns=N, depth=K, row=N, transposed=False, owner=None)
-        self.run_of(at, 1, K, a)
-        blocks = -(-N // target.width)
-        columns = min(blocks, MOST_BLOCKS)
-        chunk = -(-M // max(1, -(-2 * self.count // -(-blocks // columns))))
+        at = self.product(b, each=1, columns=columns, depth=K, row=stride, transposed=False, owner=None)
+        for k, (a, n, c) in enumerate(sides):
+            self.run_of(at, n, n, a)
+            self.point(at + PRODUCT.C + k, c)
+        for k, total in enumerate(sums):
+            self.point(at + PRODUCT.SUMS + k, total)
+        blocks, tiles = -(-columns // target.width), sum(-(-n // target.rows) for _, n, _ in sides)
+        groups = -(-columns // MOST_COLUMNS)
+        groups = min(blocks, -(-groups // self.count) * self.count)
+        chunks = min(tiles, max(-(-tiles * target.rows // MOST_ROWS), -(-self.count // groups)))
         self.set(
             at,
             OUTER=1,
-            M=M,
-            C_ROW=N * target.size,
-            CHUNK=-(-chunk // target.width) * target.width,
-            BLOCKS=columns,
-            STEP=stride * target.size,
-            SUM=self.leaves["plait_sums"],
+            M=tiles,
+            GROUPS=groups,
+            CHUNKS=chunks,
+            PACK_SIDE=self.leaves["plait_pack_side"],
+            WRITE=self.leaves["plait_write"],
+            ONE=0x3FF0000000000000 if target.double else 0x3F8000003F800000,
         )
-        self.point(at + PRODUCT.C, c)
-        if sums is not None:
-            self.point(at + PRODUCT.SUMS, sums)
-        if not self.words[LAUNCH.WORKSPACE_SIZE]:
-            size = MOST_BLOCKS * (records.PIECE + 1) * target.width
-            self.words[LAUNCH.WORKSPACE_SIZE] = size * target.size
-            self.reserve(LAUNCH.WORKSPACE, self.count * size)
+        most, some = -(-blocks // groups), -(-tiles // chunks)
+        tile = target.rows * target.width
+        size = 128 + (records.PIECE + 1) * (most * target.width + some * target.rows) + (some + 1) * most * tile + tile
+        self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
 
     def unite(self, direction: int) -> None:
         """Lets the walk compute the last product, step by step."""
@@ -180,6 +189,9 @@ class Program:
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
         words = self.words
+        if self.outer_workspace:
+            words[LAUNCH.WORKSPACE_SIZE] = self.outer_workspace * self.form.target.size
+            self.reserve(LAUNCH.WORKSPACE, self.count * self.outer_workspace)
         words[LAUNCH.WALKS], words[LAUNCH.PRODUCTS] = len(self.walks), len(self.products)
         words[LAUNCH.WHOLE] = self.whole
         words[LAUNCH.SLICES], words[LAUNCH.BY_UNITS] = len(bounds) - 1, by_units

@@ -3,6 +3,7 @@
 import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import groupby
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -129,4 +130,17 @@ class Form:
                 found[-1] = (matrix, found[-1][1], found[-1][2] + 1)
             else:
                 found.append((matrix, column, 1))
+        return found
+
+    @cached_property
+    def sweeps(self) -> list[tuple[str, int, int, int]]:
+        """Where d_ of the weights is: matrix, its first column, the first gate, how many gates. Gates of one sweep are
+        all apart, or none of them is.
+        """
+        found: list[tuple[str, int, int, int]] = []
+        for is_apart, gates in groupby(range(self.G), lambda g: g in self.apart):
+            first, *more = gates
+            found.append(("gates", first, first, 1 + len(more)))
+            if is_apart:
+                found.append(("extra", self.apart.index(first), first, 1 + len(more)))
         return found

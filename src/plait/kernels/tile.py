@@ -182,3 +182,66 @@ def pack_columns_function(module: ir.Module, target: Target, name: str) -> None:
         for v, mask in enumerate(masks):
             emit.store(emit.offset(line, v * target.lanes), emit.load(emit.offset(column, v * target.lanes), mask))
     build.ret_void()
+
+
+def pack_side_function(module: ir.Module, target: Target, name: str) -> None:
+    """void name(to, from, bytes from row to row of it, depth, n, -): to[k][r] = from[k][r] for r < n, rows of a
+    tile. Whole vectors are stored: what is too much lies in the next row, or in the room after the last one.
+    """
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
+    to, origin, stride, depth, n, _ = function.args
+    build = ir.IRBuilder(function.append_basic_block())
+    emit, row = Emitter(build, target), build.mul(n, ir.Constant(I64, target.size))
+    starts = range(0, target.rows, target.lanes)
+    masks = [emit.mask(build.sub(n, ir.Constant(I64, start))) for start in starts]
+    with cgutils.for_range_slice(build, ir.Constant(I64, 0), depth, ir.Constant(I64, 1)) as (k, _):
+        source, line = build.add(origin, build.mul(k, stride)), build.add(to, build.mul(k, row))
+        for start, mask in zip(starts, masks, strict=True):
+            emit.store(emit.offset(line, start), emit.load(emit.offset(source, start), mask))
+    build.ret_void()
+
+
+def write_function(module: ir.Module, target: Target, name: str) -> None:
+    """void name(to, bytes from row to row of it, n, units, scratch, -): to[j][r] = scratch[r][j], r < n, j < units."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
+    to, stride, n, units, scratch, _ = function.args
+    build = ir.IRBuilder(function.append_basic_block())
+    emit, lanes = Emitter(build, target), target.lanes
+
+    def number(value: int) -> ir.Constant:
+        return ir.Constant(I64, value)
+
+    for v in range(target.vectors):
+        first = number(v * lanes)
+        whole = build.icmp_signed(">=", units, number((v + 1) * lanes))
+        with build.if_else(whole) as (vectors, single):
+            with vectors:
+                for start in range(0, target.rows, lanes):
+                    count = build.sub(n, number(start))
+                    with build.if_then(build.icmp_signed(">", count, number(0))):
+                        rows = [
+                            emit.load(emit.offset(scratch, (start + r) * target.width + v * lanes))
+                            if start + r < target.rows
+                            else emit.splat(0.0)
+                            for r in range(lanes)
+                        ]
+                        places = [
+                            (emit.offset(build.add(to, build.mul(stride, number(v * lanes + j))), start), column)
+                            for j, column in enumerate(transposed(emit, rows))
+                        ]
+                        with build.if_else(build.icmp_signed(">=", count, number(lanes))) as (full, some):
+                            with full:
+                                for address, column in places:
+                                    emit.store(address, column)
+                            with some:
+                                emit.store_first(places, count)
+            with (
+                single,
+                cgutils.for_range_slice(build, first, units, number(1)) as (j, _),
+                cgutils.for_range_slice(build, number(0), n, number(1)) as (r, _),
+            ):
+                place = build.add(build.mul(r, number(target.width)), j)
+                value = build.load(emit.at(build.add(scratch, build.mul(place, number(target.size))), target.number))
+                at = build.add(build.add(to, build.mul(stride, j)), build.mul(r, number(target.size)))
+                build.store(value, emit.at(at, target.number))
+    build.ret_void()

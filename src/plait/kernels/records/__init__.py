@@ -9,7 +9,7 @@ span     which rows of a product to compute: a thread makes one for each call
 program.py writes the first three into one block, and a kernel reads a copy of that block. Both use these constants.
 """
 
-PIECE = 256  # terms of a long sum that are added at a time: that part of a panel stays in the first cache
+PIECE = 128  # terms of a long sum that are added at a time: that part of a panel stays in the first cache
 GROUP = 4  # blocks of columns that are computed together, at most
 MOST_TILE = 14 * 128  # bytes of the results of a tile, at most
 MOST_STATES, MOST_GATES, MOST_PARAMS = 4, 8, 8

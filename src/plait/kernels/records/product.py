@@ -29,14 +29,19 @@ RUN_ROW, RUN_COLUMNS = RUN + 1, RUN + 2  # of the first run; those of the next c
 PER_RUN = 3
 # of a whole sequence
 M = RUN + PER_RUN * MOST_GATES  # rows of A and C
-OUTER = M + 1  # 1: A' B, a sum over all rows of A and B. B is packed in pieces, and their results add up in C
-C, C_ROW = M + 2, M + 3  # address, bytes from row to row
-STEP = M + 4  # OUTER: bytes from k to k of A
-SUMS = M + 5  # OUTER: where the sums of A over k go, or 0
-CHUNK = M + 6  # rows of C that are computed together
-BLOCKS = M + 7  # OUTER: blocks of columns of C that are computed together
-ROUND = M + 8  # in which round of the launch it is computed
-UNITED = M + 9  # 1: the walk computes it, step by step
-STORE, ADD, SUM = M + 10, M + 11, M + 12  # addresses of the leaves: C = results, C += results, sums
-TAKEN, DONE = M + 16, M + 24  # tickets: pieces of work that were taken, and that are done
-PRODUCT_SIZE = M + 32
+CHUNK = M + 1  # rows of C that are computed together
+C, C_ROW = M + 2, M + 4  # address, bytes from row to row
+ROUND = M + 5  # in which round of the launch it is computed
+UNITED = M + 6  # 1: the walk computes it, step by step
+STORE, ADD = M + 7, M + 8  # addresses of the leaves: C = results, C += results
+# a sum over all rows: C = B' A. The columns of A are called sides; there are one or two, and each has its own C: the
+# second is at C + 1. M: tiles of all sides, as rows of C'
+OUTER = M + 9  # 1: it is one
+GROUPS, CHUNKS = M + 10, M + 11  # pieces of the blocks of B, and of the tiles of A
+PACK_SIDE, WRITE = (
+    M + 12,
+    M + 13,
+)  # addresses of the leaves: pack some columns of a side; write C, the transpose of results
+SUMS, ONE = M + 14, M + 16  # two addresses for the sums of B over all rows, or 0; bits of the number 1, twice if short
+TAKEN, DONE = M + 24, M + 32  # tickets: pieces of work that were taken, and that are done
+PRODUCT_SIZE = M + 40
