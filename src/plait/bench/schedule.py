@@ -28,10 +28,11 @@ from .options import Repeats, Seed
 from .report import Report, check, interleaved, ratio, timing
 
 BASELINE = "tile off, vectorise off, parallel off"
-ON = replace(DEFAULT, torch_mm=False)
+ON = replace(DEFAULT, fold=False, torch_mm=False)
 OTHERS = {
     "all on, tile 64 x 16": replace(ON, tile=(64, 16)),
     "all on, fused with the walk": replace(ON, fuse=True),
+    "all on, W x in the sums of a step": replace(ON, fold=True),
     "all on, element-wise apart": replace(ON, elementwise="apart"),
     "all on, an array a step": replace(ON, states="per step"),
     "all on, and torch.mm: the engine": DEFAULT,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels import pool, threads
 from ..kernels.addresses import of_direction
-from ..kernels.layer import Layer
+from ..kernels.layer import Layer, folds
 from ..kernels.program import Left, Program
 from ..kernels.target import Form
 from ..layout import Layout
@@ -75,7 +75,9 @@ class FusedEngine(FusedWalk):
         def make(layer: Layer) -> Program:
             return layer.forward(project=True, stateful=stateful, stride=stride)
 
-        return self.setup(make, layout, ps, dt, False, stateful, stride, batch=batch)
+        p = ps[0]
+        folded = folds(self.schedule, self.form(p, dt), batch, p.weights.w_ih.shape[1], p.H, p.P)
+        return self.setup(make, layout, ps, dt, False, stateful, stride, folded=folded, batch=batch)
 
     def in_chunks(
         self,
@@ -121,7 +123,7 @@ class FusedEngine(FusedWalk):
 
         -> the addresses, if the call can be repeated as it is, because all weights are packed; else None
         """
-        program, form, _ = setup
+        program, form, _, folded = setup
         p, N, I, P, stride, size = ps[0], layout.N, x.shape[-1], ps[0].P, y.shape[-1], x.element_size()
         skipped = of[0] * finals[0].shape[1] * size  # bytes per column of a state, before the first direction
         addresses = [address(layout.offsets)]
@@ -138,16 +140,16 @@ class FusedEngine(FusedWalk):
                 rows=y_at + (row * stride + d * P) * size,
                 tape=memory.data_ptr(),
                 weights=q.weights_at(),
-                panels=q.panels_at(form, False),
+                panels=q.panels_at(form, False, folded),
                 params=q.params_at(),
                 d_params=[0] * form.K,
             )
         program.run(addresses)
         if not p.lasting:
             return None
-        was_ready = all(packs_of(ps, False))
+        was_ready = all(packs_of(ps, False, folded)[: 2 if folded else 3])
         for q in ps:
-            q.mark_ready(False, with_w=not program.left)
+            q.mark_ready(False, with_w=not program.left and not folded, folded=folded)
         return addresses if was_ready and not program.left else None
 
     # --- a layer, backward
@@ -178,7 +180,9 @@ class FusedEngine(FusedWalk):
         def make(layer: Layer) -> Program:
             return layer.backward(stride=stride, needs_x=needs.x, needs_states=needs_states, needs=wanted)
 
-        program, form, rooms = self.setup(make, layout, mine, dt, True, stride, needs.x, needs_states, wanted, batch=B)
+        program, form, rooms, _ = self.setup(
+            make, layout, mine, dt, True, stride, needs.x, needs_states, wanted, batch=B
+        )
         d_x = pool.empty_like(x) if needs.x else None
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]

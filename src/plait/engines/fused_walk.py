@@ -32,6 +32,7 @@ class Setup(NamedTuple):
     program: Program
     form: Form
     rooms: Sequence[Room]  # per direction: of the tape
+    folded: bool  # W x is part of the walk
 
 
 class FusedWalk(Engine):
@@ -72,6 +73,7 @@ class FusedWalk(Engine):
         back: bool,
         *more: Any,
         sourced: bool = False,
+        folded: bool = False,
         batch: int | None = None,
     ) -> Setup:
         """Those of dense batches are stored by shape. A ragged layout seldom comes again: its setups are stored with
@@ -80,7 +82,7 @@ class FusedWalk(Engine):
         more: what else `make` depends on. batch: of a layer, how many sequences its states have; a ragged chunk may
         have fewer. None: it is a walk from given wx.
         """
-        count, packs = threads.threads(), packs_of(ps, back)
+        count, packs = threads.threads(), packs_of(ps, back, folded)
         setups = self.setups if layout.batch_sizes is None else layout.cache
         key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
         setup: Setup | None = setups.get(key)
@@ -104,8 +106,9 @@ class FusedWalk(Engine):
                 bias=p.weights.b_ih is not None,
                 reverse=[q.reverse for q in ps],
                 packs=packs,
+                folded=folded,
             )
-            setup = setups[key] = Setup(make(layer), form, rooms)
+            setup = setups[key] = Setup(make(layer), form, rooms, folded)
         return setup
 
     # --- one direction, from given wx
@@ -169,7 +172,7 @@ class FusedWalk(Engine):
     ) -> None:
         """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
         stride = p.P if out is None else out.stride(0)
-        program, form, (room,) = self.setup(
+        program, form, (room,), _ = self.setup(
             lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
             layout,
             [p],

@@ -48,7 +48,7 @@ class Packed(Prepared):
                 CHECKED.clear()
             CHECKED.add(self.kind)
         if lasting:
-            self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, w, p; forward or back
+            self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, f (r and w), w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
             self.thread = threading.get_ident()
             self.ready_calls: dict[tuple[Any, ...], ReadyCall] = {}  # of the layer whose first direction this is
@@ -69,13 +69,17 @@ class Packed(Prepared):
                     "prepare the weights again."
                 )
 
-    def packs(self, back: bool) -> Packs:
-        return Packs(True, ("r", back) in self.ready, ("w", back) in self.ready) if self.lasting else NOT_LASTING
+    def packs(self, back: bool, folded: bool = False) -> Packs:
+        if not self.lasting:
+            return NOT_LASTING
+        return Packs(True, ("f" if folded else "r", back) in self.ready, ("w", back) in self.ready)
 
-    def mark_ready(self, back: bool, *, with_w: bool) -> None:
+    def mark_ready(self, back: bool, *, with_w: bool, folded: bool = False) -> None:
         """A kernel has now packed the panels that were not ready."""
         if self.lasting:
-            self.ready.update([("r", back), ("w", back)] if with_w else [("r", back)])
+            self.ready.add(("f" if folded else "r", back))
+            if with_w:
+                self.ready.add(("w", back))
 
     def weights_at(self) -> list[int]:
         """w_ih, w_hh, b_ih, b_hh, w_hr"""
@@ -84,36 +88,39 @@ class Packed(Prepared):
     def params_at(self) -> list[int]:
         return [v.data_ptr() for v in self.weights.params]
 
-    def panels_at(self, form: Form, back: bool) -> list[int]:
-        """The addresses of those of R, W and the projection. The memory is taken at the first call."""
+    def panels_at(self, form: Form, back: bool, folded: bool = False) -> list[int]:
+        """The addresses of those of R, or of R and W for a walk that adds W x itself; of W; of the projection."""
         if not self.lasting:
             return NO_PANELS
-        if not self.panels:
-            self.make_panels(form)
-        found = [self.panels["r", back].data_ptr(), self.panels["w", back].data_ptr()]
-        return [*found, self.panels["p", back].data_ptr() if form.projected else 0]
+        names = ("f" if folded else "r", "w", "p") if form.projected else ("f" if folded else "r", "w")
+        found = [self.panel(form, name, back).data_ptr() for name in names]
+        return found if form.projected else [*found, 0]
 
-    def make_panels(self, form: Form) -> None:
-        """In one piece of memory: large ones lie on large pages."""
-        GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
-        shapes = {
-            ("r", False): (form.G, H, P),
-            ("w", False): (1, GH, I),
-            ("r", True): (1, P, GH),
-            ("w", True): (1, I, GH),
-        }
-        if form.projected:
-            shapes |= {("p", False): (1, P, H), ("p", True): (1, H, P)}
-        sizes = [-(-columns // width) * each * (depth + 1) * width for each, columns, depth in shapes.values()]
-        memory = pool.empty(self.weights.w_ih, sum(sizes))
-        self.panels = dict(zip(shapes, memory.split(sizes), strict=True))
+    def panel(self, form: Form, name: str, back: bool) -> Tensor:
+        """Its memory is taken at the first call."""
+        found = self.panels.get((name, back))
+        if found is None:
+            GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
+            shapes = {
+                ("r", False): (form.G, H, P),
+                ("f", False): (form.G + len(form.apart), H, P + I),
+                ("w", False): (1, GH, I),
+                ("p", False): (1, P, H),
+                ("r", True): (1, P, GH),
+                ("w", True): (1, I, GH),
+                ("p", True): (1, H, P),
+            }
+            each, columns, depth = shapes[name, back]
+            size = -(-columns // width) * each * (depth + 1) * width
+            found = self.panels[name, back] = pool.empty(self.weights.w_ih, size)
+        return found
 
 
-def packs_of(ps: Sequence[Packed], back: bool) -> Packs:
+def packs_of(ps: Sequence[Packed], back: bool, folded: bool = False) -> Packs:
     """Of all directions: ready is what is ready in each."""
     if len(ps) == 1:
-        return ps[0].packs(back)
-    return Packs(*map(all, zip(*(p.packs(back) for p in ps), strict=True)))
+        return ps[0].packs(back, folded)
+    return Packs(*map(all, zip(*(p.packs(back, folded) for p in ps), strict=True)))
 
 
 def contiguous(w: Weights) -> Weights:

@@ -93,6 +93,8 @@ LEAVES = (
     "plait_pack_transposed",
     "plait_pack_columns",
     "plait_forward",
+    "plait_forward_folded",
+    "plait_add_bias",
     "plait_backward",
     "plait_finish",
     "plait_touch",

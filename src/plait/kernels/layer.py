@@ -8,8 +8,9 @@ from ..layout import Layout
 from . import split
 from .addresses import Table, Where
 from .program import Left, Program
+from .records import MOST_GATES
 from .records import walk as WALK
-from .records.product import APART, BIAS
+from .records.product import APART, BIAS, GATE, W_BIAS, W
 from .schedule import Schedule
 from .target import Form
 
@@ -19,6 +20,9 @@ THIN = 24  # columns: all with fewer
 LONG = 384  # terms of a sum, and rows: those with as many or more,
 PANELS = 1 << 21  # numbers of the weights: if there are not more
 WIDE = 1000  # of a sum over rows: columns of both factors, and rows: those with as many or more are torch.mm's
+# When W x is part of the walk: see `folds`
+FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
+FOLD_INPUTS = 4  # or times as many inputs as units, at most
 WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
 
 
@@ -45,6 +49,7 @@ class Layer:
     bias: bool
     reverse: Sequence[bool]  # per direction
     packs: Packs
+    folded: bool = False  # W x is part of the walk
 
     def __post_init__(self) -> None:
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
@@ -52,9 +57,9 @@ class Layer:
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
         """project: with W x, which else is given. stride: numbers from one row of the output to the next."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
-        is_left = project and not ours(self.schedule, N, GH, self.I, packed=self.packs.lasting)
-        project = project and not is_left
-        self.team(self.I if project else 0)
+        is_left = project and not self.folded and not ours(self.schedule, N, GH, self.I, packed=self.packs.lasting)
+        self.team(self.I if project and not is_left else 0)
+        project = project and not is_left and not self.folded
         program = Program(form, self.count, self.D, self.table, back=False)
         program.left += [Left(d, "wx") for d in range(self.D) if is_left]
         for d, at in enumerate(program.walks):
@@ -188,13 +193,23 @@ class Layer:
             program.point(at + WALK.PARAM + k, Where(d, "params", k=k))
 
     def recurrent(self, program: Program, d: int) -> int:
-        """h times R' forward, d_rh times R back."""
+        """h times R' forward, with x times W' if it is folded; d_rh times R back."""
         G, H, P, form = self.G, self.H, self.P, self.form
         if program.back:
             at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=1, columns=P, depth=G * H, row=P)
             for matrix, column, count in form.runs:
                 width = (G if matrix == "gates" else form.E) * H
                 program.run_of(at, width, count * H, Where(d, f"d_{matrix}", column * H))
+        elif self.folded:
+            separate, I = len(form.apart), self.I
+            at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=G + separate, columns=H, depth=P + I, row=P)
+            program.run_of(at, P, P)
+            program.run_of(at, I, I, Where(d, "x"))
+            program.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * self.size, ADD_BIAS=program.leaves["plait_add_bias"])
+            program.words[at + GATE : at + GATE + G + separate] = [*form.order, *form.apart]
+            program.point(at + W, Where(d, "w_ih"))
+            program.point(at + W_BIAS, Where(d, "b_ih"))
+            program.set(program.walks[d], POINTWISE=program.leaves["plait_forward_folded"])
         else:
             at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=G, columns=H, depth=P, row=P)
             program.run_of(at, P, P)
@@ -233,6 +248,16 @@ class Layer:
         shared = not self.unites and split.by_units(self.form, self.layout, self.H, self.D, self.count)
         parts = max(1, min(self.layout.B, -(-self.count // self.D)))
         program.finish(self.layout.shares(parts), shared)
+
+
+def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> bool:
+    """Whether W x is part of the sums of a step: then it never goes through memory. But every step reads W again, for a
+    handful of rows or from a slow cache that takes longer. It depends neither on the threads nor on the number of
+    steps, so that these do not change a result.
+    """
+    panels, target = form.G + len(form.apart), form.target
+    is_small = panels * H * (I + P) * target.size <= FOLD_BYTES or I <= FOLD_INPUTS * P
+    return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
 
 
 def ours(schedule: Schedule, M: int, N: int, K: int, *, packed: bool = False) -> bool:

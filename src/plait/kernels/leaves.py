@@ -8,6 +8,7 @@ from .pointwise import (
     emit_d_projected,
     emit_finish,
     emit_forward,
+    emit_forward_folded,
     emit_projected,
     emit_store,
     emit_touch,
@@ -15,6 +16,7 @@ from .pointwise import (
 )
 from .target import Form
 from .tile import (
+    add_bias_function,
     pack_columns_function,
     pack_side_function,
     pack_transposed_function,
@@ -29,9 +31,11 @@ def leaves(form: Form) -> ir.Module:
     product_function(module, form.target, "plait_product_on", resume=True)
     pack_transposed_function(module, form.target, "plait_pack_transposed")
     pack_columns_function(module, form.target, "plait_pack_columns")
+    add_bias_function(module, form.target, "plait_add_bias")
     pack_side_function(module, form.target, "plait_pack_side")
     write_function(module, form.target, "plait_write")
     pointwise_function(module, form, "plait_forward", emit_forward)
+    pointwise_function(module, form, "plait_forward_folded", emit_forward_folded)
     pointwise_function(module, form, "plait_backward", emit_backward)
     pointwise_function(module, form, "plait_finish", emit_finish)
     pointwise_function(module, form, "plait_touch", emit_touch)

@@ -12,7 +12,7 @@ from .records import product as PRODUCT
 from .records import walk as WALK
 from .target import I64, Form
 from .tile import slot
-from .vectors import Emitter, Vector
+from .vectors import NOTHING, Emitter, Vector
 
 
 def ops_of(form: Form) -> Any:
@@ -113,10 +113,25 @@ class Place:
 
 
 def emit_forward(at: Place, on: Row) -> None:
-    form, row = at.form, on.row
-    G, S = form.G, form.S
+    G, row = at.form.G, on.row
     wx = [at.read(at.column(WALK.WX, row, G, g)) for g in range(G)]
     rh = [at.result(on, g) for g in range(G)]
+    emit_step(at, on, wx, rh)
+
+
+def emit_forward_folded(at: Place, on: Row) -> None:
+    """The tile has added W x to R h, except for gates that need them apart."""
+    G, order, separate = at.form.G, at.form.order, len(at.form.apart)
+    wx: list[Any] = [None] * G
+    rh: list[Any] = [None] * G
+    for panel, g in enumerate(order):
+        first = at.result(on, panel)
+        rh[g], wx[g] = (first, at.result(on, G + panel)) if panel < separate else (NOTHING, first)
+    emit_step(at, on, wx, rh)
+
+
+def emit_step(at: Place, on: Row, wx: list[Any], rh: list[Any]) -> None:
+    form, row, S = at.form, on.row, at.form.S
     result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *at.old(on), *at.params())
     new, saved = result[:S], result[S:]
     for k, value in enumerate(new):

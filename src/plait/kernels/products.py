@@ -29,6 +29,26 @@ def pack(product, leaf, panel, origin, stride, depth, units):
         call6(leaf, panel + line, origin, stride, depth, units, 0)
 
 
+@compiled(5)
+def pack_folded(product, panel, each, column, units):
+    """One panel of R, of W, or of R and then W. The sums start from the biases of those that it has."""
+    SIZE, line = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE)
+    P, I, to = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN), panel + line
+    zero(panel, line)
+    if each < get(product, PRODUCT.EACH) - get(product, PRODUCT.SEPARATE):
+        row = get(product, PRODUCT.FACTOR_ROW)
+        if not get(product, PRODUCT.IDLE):
+            call6(get(product, PRODUCT.PACK), to, get(product, PRODUCT.FACTOR) + column * row, row, P, units, 0)
+        if get(product, PRODUCT.BIAS):
+            call6(get(product, PRODUCT.ADD_BIAS), panel, get(product, PRODUCT.BIAS) + column * SIZE, units, 0, 0, 0)
+        to += P * line
+    if each >= get(product, PRODUCT.SEPARATE):
+        row = get(product, PRODUCT.W_ROW)
+        call6(get(product, PRODUCT.PACK), to, get(product, PRODUCT.W) + column * row, row, I, units, 0)
+        if get(product, PRODUCT.W_BIAS):
+            call6(get(product, PRODUCT.ADD_BIAS), panel, get(product, PRODUCT.W_BIAS) + column * SIZE, units, 0, 0, 0)
+
+
 @compiled(2)
 def pack_block(product, block):
     """Packs all panels of a block."""
@@ -37,11 +57,14 @@ def pack_block(product, block):
     units, depth = min(WIDTH, COLUMNS - block * WIDTH), 0 if get(product, PRODUCT.IDLE) else DEPTH
     for each in range(EACH):
         panel = get(product, PRODUCT.PANELS) + (block * EACH + each) * (DEPTH + 1) * WIDTH * SIZE
-        column = each * COLUMNS + block * WIDTH
-        origin = get(product, PRODUCT.FACTOR) + column * (row if get(product, PRODUCT.TRANSPOSED) else SIZE)
-        pack(product, get(product, PRODUCT.PACK), panel, origin, row, depth, units)
-        if get(product, PRODUCT.BIAS):
-            copy(panel, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
+        if get(product, PRODUCT.FOLDED):
+            pack_folded(product, panel, each, get(product, PRODUCT.GATE + each) * COLUMNS + block * WIDTH, units)
+        else:
+            column = each * COLUMNS + block * WIDTH
+            origin = get(product, PRODUCT.FACTOR) + column * (row if get(product, PRODUCT.TRANSPOSED) else SIZE)
+            pack(product, get(product, PRODUCT.PACK), panel, origin, row, depth, units)
+            if get(product, PRODUCT.BIAS):
+                copy(panel, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
 
 
 @compiled(1, Int)
@@ -52,28 +75,56 @@ def blocks_to_pack(product):
 
 
 # --- some rows -------------------------------------------------------------------------------------------------------
-@compiled(8)
-def tile(product, span, first, size, panels, narrow, panel, scratch):
-    """`size` rows of the span, `first` and following, times any number of panels. They fit into one tile."""
-    SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
-    a, row = get(span, SPAN.A), get(span, SPAN.FROM) + first
-    stride, slot = (get(product, PRODUCT.DEPTH) + 1) * WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE
-    lda, depth = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.RUN_COLUMNS) if a else 0
-    some, most = 0, 1
+@compiled(11)
+def some_panels(product, leaf, size, narrow, a, lda, depth, panel, stride, panels, scratch):
+    """`size` rows, which fit into one tile, times any number of panels: few rows take more panels at a time."""
+    SIZE, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.TILE_ROWS)
+    slot, some, most = TILE_ROWS * get(product, PRODUCT.WIDTH) * SIZE, 0, 1
     while most * 2 * size <= TILE_ROWS:
         most *= 2
     while some < panels:
         while most > panels - some:
             most //= 2
         key, at, to = size * 32 + most * 2 + narrow, panel + some * stride, scratch + some * slot
-        call9(get(product, PRODUCT.TILE), key, a + first * lda, lda, SIZE, depth, at, stride, to, 0)
-        for run in range(1, get(product, PRODUCT.RUNS) if a else 1):
-            word = run * PRODUCT.PER_RUN
-            at += get(product, PRODUCT.RUN_COLUMNS + word - PRODUCT.PER_RUN) * WIDTH * SIZE  # those of the run before
-            base, ldm = get(product, PRODUCT.RUN + word), get(product, PRODUCT.RUN_ROW + word)
-            more = get(product, PRODUCT.RUN_COLUMNS + word)
-            call9(get(product, PRODUCT.TILE_ON), key, base + row * ldm, ldm, SIZE, more, at, stride, to, 0)
+        call9(leaf, key, a, lda, SIZE, depth, at, stride, to, 0)
         some += most
+
+
+@compiled(8)
+def tile(product, span, first, size, count, narrow, panel, scratch):
+    """`size` rows of the span, `first` and following, times the panels of `count` blocks. They fit into one tile."""
+    SIZE, WIDTH, EACH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.EACH)
+    on, a, lda = get(product, PRODUCT.TILE), get(span, SPAN.A), get(product, PRODUCT.RUN_ROW)
+    line, depth = WIDTH * SIZE, get(product, PRODUCT.RUN_COLUMNS) if a else 0
+    stride, separate = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.SEPARATE)
+    apart = EACH if separate else EACH * count  # panels that are computed together
+    for j in range(count if separate else 1):
+        h, to = a + first * lda, scratch + j * EACH * get(product, PRODUCT.TILE_ROWS) * line
+        at = panel + j * EACH * stride
+        some_panels(product, on, size, narrow, h, lda, depth, at, stride, apart - separate, to)
+        for run in range(1, get(product, PRODUCT.RUNS) if a or get(product, PRODUCT.FOLDED) else 1):
+            word = run * PRODUCT.PER_RUN
+            row = get(span, SPAN.ROW if get(product, PRODUCT.FOLDED) else SPAN.FROM) + first
+            at += get(product, PRODUCT.RUN_COLUMNS + word - PRODUCT.PER_RUN) * line  # those of the run before
+            base, ldm = get(product, PRODUCT.RUN + word), get(product, PRODUCT.RUN_ROW + word)
+            more, leaf, x = get(product, PRODUCT.RUN_COLUMNS + word), get(product, PRODUCT.TILE_ON), base + row * ldm
+            first_panel, slot = at + separate * stride, get(product, PRODUCT.TILE_ROWS) * line
+            some_panels(
+                product,
+                leaf,
+                size,
+                narrow,
+                x,
+                ldm,
+                more,
+                first_panel,
+                stride,
+                apart - 2 * separate,
+                to + separate * slot,
+            )
+            if separate:
+                at, past = panel + ((j + 1) * EACH - separate) * stride, to + (EACH - separate) * slot
+                some_panels(product, on, size, narrow, x, ldm, more, at, stride, separate, past)
 
 
 @compiled(4)
@@ -105,7 +156,7 @@ def chunk_of_rows(product, span, first, n):
                         unit = (block + j) * WIDTH
                         call9(touch, owner, unit, COLUMNS - unit, 0, 0, row + done, 0, 0, size)
                 if phase == 0:
-                    tile(product, span, first + done, size, count * EACH, narrow, panel, scratch)
+                    tile(product, span, first + done, size, count, narrow, panel, scratch)
                 if phase == 1 or not apart:
                     for j in range(count):
                         at, unit = scratch + j * EACH * slot, (block + j) * WIDTH

@@ -21,6 +21,7 @@ class Schedule:
                  (Weight gradients are sums over all steps: those stay products over all steps.)
     elementwise  "with the tile": gates right after the sums that they need; "apart": after all sums of a step
     states       "one buffer" for all steps; or "per step", an array and a call for each
+    fold         W x as part of the sums of a step, where the weights are small; else as a product over all steps
     torch_mm     products over all steps by torch.mm where it is faster, else all of them by these kernels
     """
 
@@ -30,6 +31,7 @@ class Schedule:
     fuse: bool = False
     elementwise: Literal["with the tile", "apart"] = "with the tile"
     states: Literal["one buffer", "per step"] = "one buffer"
+    fold: bool = True
     torch_mm: bool = True
 
     def __post_init__(self) -> None:
@@ -62,4 +64,4 @@ class Schedule:
 
 
 DEFAULT = Schedule()
-OFF = Schedule(tile=None, vectorise=False, parallel=False, torch_mm=False)
+OFF = Schedule(tile=None, vectorise=False, parallel=False, fold=False, torch_mm=False)

@@ -116,6 +116,11 @@ class Form:
         return [g for g, shared in enumerate(self.trace.shared) if not shared]
 
     @cached_property
+    def order(self) -> list[int]:
+        """The gates, those that are apart first."""
+        return [*self.apart, *(g for g in range(self.G) if g not in self.apart)]
+
+    @cached_property
     def E(self) -> int:
         """Columns of H numbers besides those of the gates: for more saved values, and each d_rh that is not d_wx."""
         return self.trace.extra

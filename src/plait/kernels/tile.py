@@ -184,6 +184,19 @@ def pack_columns_function(module: ir.Module, target: Target, name: str) -> None:
     build.ret_void()
 
 
+def add_bias_function(module: ir.Module, target: Target, name: str) -> None:
+    """void name(to, from, units, -, -, -): to[j] += from[j]"""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
+    to, origin, units, *_ = function.args
+    build = ir.IRBuilder(function.append_basic_block())
+    emit = Emitter(build, target)
+    with cgutils.for_range(build, units) as loop:
+        offset = build.mul(loop.index, ir.Constant(I64, target.size))
+        place, more = (emit.at(build.add(start, offset), target.number) for start in (to, origin))
+        build.store(build.fadd(build.load(place), build.load(more)), place)
+    build.ret_void()
+
+
 def pack_side_function(module: ir.Module, target: Target, name: str) -> None:
     """void name(to, from, bytes from row to row of it, depth, n, -): to[k][r] = from[k][r] for r < n, rows of a
     tile. Whole vectors are stored: what is too much lies in the next row, or in the room after the last one.

@@ -93,6 +93,13 @@ class Emitter:
         return Vector(self, tuple(self.load(a, mask) for a in addresses))
 
 
+class Nothing(float):
+    """A zero: to add it emits no instruction."""
+
+
+NOTHING = Nothing()
+
+
 @dataclass(frozen=True, eq=False)
 class Vector:
     emit: Emitter
@@ -109,7 +116,7 @@ class Vector:
         return self.map(emit, other)
 
     def __add__(self, other: Any) -> "Vector":
-        return self._op("fadd", other)
+        return self if other is NOTHING else self._op("fadd", other)
 
     def __sub__(self, other: Any) -> "Vector":
         return self._op("fsub", other)

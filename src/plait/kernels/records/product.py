@@ -38,10 +38,13 @@ STORE, ADD = M + 7, M + 8  # addresses of the leaves: C = results, C += results
 # second is at C + 1. M: tiles of all sides, as rows of C'
 OUTER = M + 9  # 1: it is one
 GROUPS, CHUNKS = M + 10, M + 11  # pieces of the blocks of B, and of the tiles of A
-PACK_SIDE, WRITE = (
-    M + 12,
-    M + 13,
-)  # addresses of the leaves: pack some columns of a side; write C, the transpose of results
+PACK_SIDE, WRITE = M + 12, M + 13  # addresses of leaves: pack some columns of a side; write results, transposed, to C
 SUMS, ONE = M + 14, M + 16  # two addresses for the sums of B over all rows, or 0; bits of the number 1, twice if short
-TAKEN, DONE = M + 24, M + 32  # tickets: pieces of work that were taken, and that are done
-PRODUCT_SIZE = M + 40
+# of a walk that adds W x itself: its panels are those of R alone, of R and W, and of W alone. The second run is x
+FOLDED = M + 17  # 1: it is
+SEPARATE = M + 18  # the number of panels of R alone, and of W alone, in a block
+W, W_ROW, W_BIAS = M + 19, M + 20, M + 21  # address, bytes from row to row; address of its bias, or 0
+ADD_BIAS = M + 22  # address of the leaf that adds a bias
+GATE = M + 23  # of each panel of a block
+TAKEN, DONE = GATE + 9, GATE + 17  # tickets: pieces of work that were taken, and that are done
+PRODUCT_SIZE = GATE + 25
