@@ -205,7 +205,7 @@ class Layer:
             at = self.of_walk(program, d, WALK.RECURRENT, "w_hh", each=G + separate, columns=H, depth=P + I, row=P)
             program.run_of(at, P, P)
             program.run_of(at, I, I, Where(d, "x"))
-            program.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * self.size, ADD_BIAS=program.leaves["plait_add_bias"])
+            program.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * self.size)
             program.words[at + GATE : at + GATE + G + separate] = [*form.order, *form.apart]
             program.point(at + W, Where(d, "w_ih"))
             program.point(at + W_BIAS, Where(d, "b_ih"))
@@ -239,6 +239,11 @@ class Layer:
         )
         program.inner.append((owner + word, 8 * at))
         target = self.form.target
+        left = columns % target.width
+        program.set(
+            at, JOINED=left if left <= target.most_joined(each) else 0, ADD_BIAS=program.leaves["plait_add_bias"]
+        )
+        program.words[at + GATE : at + GATE + each] = range(each)
         if target.apart:
             blocks = -(-columns // target.width)
             program.reserve(at + APART, self.layout.B * target.rows * blocks * each * target.width)

@@ -37,6 +37,7 @@ class Place:
     def __init__(
         self, form: Form, build: ir.IRBuilder, owner: ir.Value, unit: ir.Value, vectors: int, count: ir.Value | None
     ) -> None:
+        """count: of the units, if it is less than a vector."""
         self.form, self.build, self.owner, self.unit, self.vectors = form, build, owner, unit, vectors
         self.emit = Emitter(build, form.target)
         self.count, self.mask = count, None if count is None else self.emit.mask(count)
@@ -92,9 +93,15 @@ class Place:
         offset = self.build.mul(row, self.field(PRODUCT.C_ROW))
         return self.number(self.build.add(self.field(PRODUCT.C), offset), self.unit)
 
-    def result(self, on: Row, panel: int = 0) -> Vector:
-        """What the tile has computed."""
-        return self.emit.read(self.spread(self.emit.offset(on.results, slot(self.form.target, panel, 0))))
+    def result(self, on: Row, panel: int = 0, panels: int = 1) -> Vector:
+        """What the tile has computed, for one of its panels. The last few units may be joined (Target.joins)."""
+        target, build = self.form.target, self.build
+        place = self.emit.offset(on.results, slot(target, panel, 0))
+        if self.count is not None and panels > 1:
+            joined = build.mul(self.count, ir.Constant(I64, panel * target.size))
+            fits = build.icmp_signed("<=", self.count, ir.Constant(I64, target.most_joined(panels)))
+            place = build.select(fits, build.add(on.results, joined), place)
+        return self.emit.read(self.spread(place))
 
     def read(self, addresses: list[ir.Value]) -> Vector:
         return self.emit.read(addresses, self.mask)
@@ -115,7 +122,7 @@ class Place:
 def emit_forward(at: Place, on: Row) -> None:
     G, row = at.form.G, on.row
     wx = [at.read(at.column(WALK.WX, row, G, g)) for g in range(G)]
-    rh = [at.result(on, g) for g in range(G)]
+    rh = [at.result(on, g, G) for g in range(G)]
     emit_step(at, on, wx, rh)
 
 
@@ -124,9 +131,10 @@ def emit_forward_folded(at: Place, on: Row) -> None:
     G, order, separate = at.form.G, at.form.order, len(at.form.apart)
     wx: list[Any] = [None] * G
     rh: list[Any] = [None] * G
+    panels = G + separate
     for panel, g in enumerate(order):
-        first = at.result(on, panel)
-        rh[g], wx[g] = (first, at.result(on, G + panel)) if panel < separate else (NOTHING, first)
+        first = at.result(on, panel, panels)
+        rh[g], wx[g] = (first, at.result(on, G + panel, panels)) if panel < separate else (NOTHING, first)
     emit_step(at, on, wx, rh)
 
 

@@ -29,24 +29,30 @@ def pack(product, leaf, panel, origin, stride, depth, units):
         call6(leaf, panel + line, origin, stride, depth, units, 0)
 
 
-@compiled(5)
-def pack_folded(product, panel, each, column, units):
-    """One panel of R, of W, or of R and then W. The sums start from the biases of those that it has."""
-    SIZE, line = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE)
-    P, I, to = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN), panel + line
-    zero(panel, line)
-    if each < get(product, PRODUCT.EACH) - get(product, PRODUCT.SEPARATE):
+@compiled(7)
+def pack_folded(product, panel, each, column, units, at, joined):
+    """One panel of R, of W, or of R and then W. The sums start from the biases of those that it has.
+
+    If it is joined with others, it is the columns from `at` bytes on, and the rest of the panel is there already.
+    """
+    SIZE, line, leaf = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE), 0
+    leaf, add, to = get(product, PRODUCT.PACK), get(product, PRODUCT.ADD_BIAS), panel + line + at
+    P, separate = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.SEPARATE)
+    if not joined:
+        zero(panel, line)
+    if each < get(product, PRODUCT.EACH) - separate:
         row = get(product, PRODUCT.FACTOR_ROW)
         if not get(product, PRODUCT.IDLE):
-            call6(get(product, PRODUCT.PACK), to, get(product, PRODUCT.FACTOR) + column * row, row, P, units, 0)
+            call6(leaf, to, get(product, PRODUCT.FACTOR) + column * row, row, P, units, joined)
         if get(product, PRODUCT.BIAS):
-            call6(get(product, PRODUCT.ADD_BIAS), panel, get(product, PRODUCT.BIAS) + column * SIZE, units, 0, 0, 0)
-        to += P * line
-    if each >= get(product, PRODUCT.SEPARATE):
-        row = get(product, PRODUCT.W_ROW)
-        call6(get(product, PRODUCT.PACK), to, get(product, PRODUCT.W) + column * row, row, I, units, 0)
+            call6(add, panel + at, get(product, PRODUCT.BIAS) + column * SIZE, units, 0, 0, 0)
+    if each >= separate and get(product, PRODUCT.FOLDED):
+        row, I = get(product, PRODUCT.W_ROW), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN)
+        if joined or each < get(product, PRODUCT.EACH) - separate:
+            to += P * line
+        call6(leaf, to, get(product, PRODUCT.W) + column * row, row, I, units, joined)
         if get(product, PRODUCT.W_BIAS):
-            call6(get(product, PRODUCT.ADD_BIAS), panel, get(product, PRODUCT.W_BIAS) + column * SIZE, units, 0, 0, 0)
+            call6(add, panel + at, get(product, PRODUCT.W_BIAS) + column * SIZE, units, 0, 0, 0)
 
 
 @compiled(2)
@@ -55,16 +61,21 @@ def pack_block(product, block):
     SIZE, WIDTH, DEPTH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.DEPTH)
     EACH, COLUMNS, row = get(product, PRODUCT.EACH), get(product, PRODUCT.COLUMNS), get(product, PRODUCT.FACTOR_ROW)
     units, depth = min(WIDTH, COLUMNS - block * WIDTH), 0 if get(product, PRODUCT.IDLE) else DEPTH
+    stride, joined = (DEPTH + 1) * WIDTH * SIZE, 1 if units == get(product, PRODUCT.JOINED) else 0
+    panel = get(product, PRODUCT.PANELS) + block * EACH * stride
+    if joined:
+        zero(panel, stride)
     for each in range(EACH):
-        panel = get(product, PRODUCT.PANELS) + (block * EACH + each) * (DEPTH + 1) * WIDTH * SIZE
-        if get(product, PRODUCT.FOLDED):
-            pack_folded(product, panel, each, get(product, PRODUCT.GATE + each) * COLUMNS + block * WIDTH, units)
+        column = get(product, PRODUCT.GATE + each) * COLUMNS + block * WIDTH
+        if joined:
+            pack_folded(product, panel, each, column, units, each * units * SIZE, 1)
+        elif get(product, PRODUCT.FOLDED):
+            pack_folded(product, panel + each * stride, each, column, units, 0, 0)
         else:
-            column = each * COLUMNS + block * WIDTH
             origin = get(product, PRODUCT.FACTOR) + column * (row if get(product, PRODUCT.TRANSPOSED) else SIZE)
-            pack(product, get(product, PRODUCT.PACK), panel, origin, row, depth, units)
+            pack(product, get(product, PRODUCT.PACK), panel + each * stride, origin, row, depth, units)
             if get(product, PRODUCT.BIAS):
-                copy(panel, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
+                copy(panel + each * stride, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
 
 
 @compiled(1, Int)
@@ -92,12 +103,15 @@ def some_panels(product, leaf, size, narrow, a, lda, depth, panel, stride, panel
 
 @compiled(8)
 def tile(product, span, first, size, count, narrow, panel, scratch):
-    """`size` rows of the span, `first` and following, times the panels of `count` blocks. They fit into one tile."""
+    """`size` rows of the span, `first` and following, times the panels of `count` blocks. They fit into one tile.
+
+    If count is 0, it is the last block, whose panels are joined.
+    """
     SIZE, WIDTH, EACH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.EACH)
     on, a, lda = get(product, PRODUCT.TILE), get(span, SPAN.A), get(product, PRODUCT.RUN_ROW)
     line, depth = WIDTH * SIZE, get(product, PRODUCT.RUN_COLUMNS) if a else 0
-    stride, separate = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.SEPARATE)
-    apart = EACH if separate else EACH * count  # panels that are computed together
+    stride, separate = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.SEPARATE) if count else 0
+    apart = EACH if separate else EACH * count if count else 1  # panels that are computed together
     for j in range(count if separate else 1):
         h, to = a + first * lda, scratch + j * EACH * get(product, PRODUCT.TILE_ROWS) * line
         at = panel + j * EACH * stride
@@ -135,7 +149,8 @@ def chunk_of_rows(product, span, first, n):
     owner, leaf, touch = get(product, PRODUCT.OWNER), get(span, SPAN.LEAF), get(product, PRODUCT.TOUCH)
     row, sequence, olds = get(span, SPAN.ROW) + first, get(span, SPAN.SEQUENCE) + first, span + SPAN.OLDS * 8
     slot, stride = TILE_ROWS * WIDTH * SIZE, (get(product, PRODUCT.DEPTH) + 1) * WIDTH * SIZE
-    scratch, apart = results(), get(product, PRODUCT.APART)
+    scratch, apart, joined = results(), get(product, PRODUCT.APART), get(product, PRODUCT.JOINED)
+    final = blocks(product, COLUMNS) - 1
     tiles = (n + TILE_ROWS - 1) // TILE_ROWS
     # few rows: take more panels at a time, so that the multipliers are busy
     group = records.GROUP if n == 1 else 2 if n < 4 else 1
@@ -144,8 +159,11 @@ def chunk_of_rows(product, span, first, n):
         block = get(span, SPAN.BLOCK)
         while block < get(span, SPAN.LAST):
             count = min(group, get(span, SPAN.LAST) - block)
+            if joined and count > 1 and block + count > final:
+                count -= 1
             panel = get(product, PRODUCT.PANELS) + block * EACH * stride
-            narrow = 1 if full and count == 1 and COLUMNS - block * WIDTH <= get(product, PRODUCT.LANES) else 0
+            units = joined * EACH if joined and block == final else COLUMNS - block * WIDTH
+            narrow = 1 if full and count == 1 and units <= get(product, PRODUCT.LANES) else 0
             done = 0
             for i in range(tiles):
                 size = (n - done + tiles - i - 1) // (tiles - i)
@@ -156,7 +174,8 @@ def chunk_of_rows(product, span, first, n):
                         unit = (block + j) * WIDTH
                         call9(touch, owner, unit, COLUMNS - unit, 0, 0, row + done, 0, 0, size)
                 if phase == 0:
-                    tile(product, span, first + done, size, count, narrow, panel, scratch)
+                    blocks_or_none = 0 if joined and block == final else count
+                    tile(product, span, first + done, size, blocks_or_none, narrow, panel, scratch)
                 if phase == 1 or not apart:
                     for j in range(count):
                         at, unit = scratch + j * EACH * slot, (block + j) * WIDTH

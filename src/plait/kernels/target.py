@@ -73,6 +73,10 @@ class Target:
         """The name of this vector in the names of LLVM's intrinsics."""
         return f"v{self.lanes}f{8 * self.size}"
 
+    def most_joined(self, panels: int) -> int:
+        """So many units of the last block, or fewer, are columns of one panel for all gates. They fill no vector."""
+        return min(self.width // panels, self.lanes - 1) if panels > 1 else 0
+
     def panels(self, rows: int) -> int:
         """How many panels a tile with this number of rows takes at once, a power of two: few rows take more."""
         return 1 << ((self.rows // rows).bit_length() - 1)

@@ -118,9 +118,11 @@ def product_function(module: ir.Module, target: Target, name: str, *, resume: bo
 
 
 def pack_transposed_function(module: ir.Module, target: Target, name: str) -> None:
-    """void name(to, from, bytes from row to row of it, depth, units, -): to[k][j] = from[j][k], then zeros."""
+    """void name(to, from, bytes from row to row of it, depth, units, keep): to[k][j] = from[j][k], then zeros; or what
+    is there, if `keep` is not 0.
+    """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), name)
-    to, origin, stride, depth, units, _ = function.args
+    to, origin, stride, depth, units, keep = function.args
     build = ir.IRBuilder(function.append_basic_block())
     emit, size, lanes = Emitter(build, target), ir.Constant(I64, target.size), target.lanes
     row = ir.Constant(I64, target.width * target.size)
@@ -140,8 +142,9 @@ def pack_transposed_function(module: ir.Module, target: Target, name: str) -> No
                 emit.store(emit.offset(build.add(to, build.mul(build.add(k, numbers(j)), row)), v * lanes), part)
     with cgutils.for_range_slice(build, blocked, depth, numbers(1)) as (k, _):
         line = build.add(to, build.mul(k, row))
-        for v in range(target.vectors):
-            emit.store(emit.offset(line, v * lanes), emit.splat(0.0))
+        with build.if_then(build.icmp_signed("==", keep, numbers(0))):
+            for v in range(target.vectors):
+                emit.store(emit.offset(line, v * lanes), emit.splat(0.0))
         with cgutils.for_range_slice(build, numbers(0), units, numbers(1)) as (j, _):
             value = build.load(
                 emit.at(build.add(origin, build.add(build.mul(stride, j), build.mul(k, size))), target.number)

@@ -16,15 +16,16 @@ MULTIPLY_ROWS = 7  # address of plait_rows
 OWNER = 8  # the record that is passed to the leaf that gets the results: the walk, or this product
 TOUCH = 9  # address of the leaf that prefetches the memory for the results, or 0
 APART = 10  # address for all results of a step, which are used later; 0: those of a tile are used at once
+JOINED = 11  # units of the last block, if all its panels are columns of one; else 0
 # packing
-PANELS, EACH, COLUMNS, DEPTH = 11, 12, 13, 14  # address; panels per block; columns; terms of a sum
-FACTOR, FACTOR_ROW = 15, 16  # B, or its transpose: address, bytes from row to row
-TRANSPOSED, PACK = 17, 18  # 1: it is the transpose; address of the leaf that packs it
-BIAS = 19  # address of the numbers that the sums start from, or 0 for zeros
-READY = 20  # 1: the panels are packed already
-IDLE = 21  # 1: all rows are zeros, so only the bias is packed
+PANELS, EACH, COLUMNS, DEPTH = 12, 13, 14, 15  # address; panels per block; columns; terms of a sum
+FACTOR, FACTOR_ROW = 16, 17  # B, or its transpose: address, bytes from row to row
+TRANSPOSED, PACK = 18, 19  # 1: it is the transpose; address of the leaf that packs it
+BIAS = 20  # address of the numbers that the sums start from, or 0 for zeros
+READY = 21  # 1: the panels are packed already
+IDLE = 22  # 1: all rows are zeros, so only the bias is packed
 # the runs of A: address of the first row, bytes from row to row, columns
-RUNS, RUN = 22, 23
+RUNS, RUN = 23, 24
 RUN_ROW, RUN_COLUMNS = RUN + 1, RUN + 2  # of the first run; those of the next come PER_RUN words later
 PER_RUN = 3
 # of a whole sequence
