@@ -67,6 +67,7 @@ def test_forward_and_backward_are_timed_in_turns(monkeypatch) -> None:
     now, order = [0.0], []
     monkeypatch.setattr(public, "perf_counter", lambda: now[0])
     monkeypatch.setattr(public, "LEAST", 5.0)
+    monkeypatch.setattr(public, "LONG", 100.0)
 
     class Slow(torch.autograd.Function):
         @staticmethod
@@ -99,6 +100,14 @@ def test_forward_and_backward_are_timed_in_turns(monkeypatch) -> None:
     assert order == [*warm, 1, 1, 2, 2, 1, 1, 1, 1, 2]
 
 
+def test_long_steps_are_repeated_less_often(monkeypatch) -> None:
+    monkeypatch.setattr(public, "LONG", 0.0)
+    contenders = packed_contenders(3, 2, 2, 2)
+    phases = race(contenders, 9)
+    assert {len(seconds) for phase in phases.values() for seconds in phase.values()} == {5}
+    assert all(contender.steps == 1 for contender in contenders.values())
+
+
 def test_another_network_is_refused() -> None:
     contenders = packed_contenders(5, 3, 4, 6)
     assert checked(contenders["plait"], contenders["packed"], "L 5") < 1e-6
@@ -113,9 +122,8 @@ def test_another_network_is_refused() -> None:
 def test_public(plait, monkeypatch) -> None:
     run = []
     monkeypatch.setattr(public.allocators, "get", lambda name: lambda f, *args: (run.append(name), f(*args))[1])
-    args = ("bench", "public", "--sizes", "3,4,5", "--malloc", "both", "--repeats", "5", "--threads", "1")
-    monkeypatch.setattr(public, "PACKED", {k: PACKED[k] for k in (10, 20)})
-    code, out, _ = plait(*args, "--json", "result.json")
+    args = ("bench", "public", "--sizes", "3,4,5", "--lengths", "20,10", "--malloc", "both", "--repeats", "5")
+    code, out, _ = plait(*args, "--threads", "1", "--json", "result.json")
     assert code == 0
     assert run == ["default", "tuned"]
     rows = json.loads(Path("result.json").read_text())["rows"]
@@ -133,6 +141,7 @@ def test_public(plait, monkeypatch) -> None:
     ]
     for row in rows:
         assert row["deviation"] < 1e-5
+        assert row["repeats"] == 5
         assert 0 < row["low"] <= row["faster"] <= row["high"]
         for name in ("packed", "plait", "lengths=", "padded") if "L" in row else ("torch", "plait"):
             low, high = row[f"{name} quartiles"]
@@ -169,6 +178,7 @@ def test_on_a_narrow_terminal(plait, monkeypatch) -> None:
     ("options", "message"),
     [
         (("--reports", "149194,7"), "report '7' is not known"),
+        (("--lengths", "10,11"), "length '11' is not known"),
         (("--sizes", "32,64"), "sizes '32,64': expected batch, inputs and units"),
         (("--sizes", "32,64,0"), "units 0: must be at least 1"),
         (("--malloc", "mine"), "malloc 'mine' is not known"),

@@ -25,6 +25,7 @@ from .public_reports import AMD_MS, GRU_MS, PACKED, REPORTS
 from .report import Report, check, enough, interleaved, ratio, timing, tracked
 
 LEAST = 0.05  # seconds of a block of steps
+LONG, FEW = 2.0, 5  # if a step takes so many seconds, so many repeats have to do
 SMALL = (10, 100, 500)  # L, with --quick
 FURTHEST = 1e-4  # relative: beyond it, the two do not compute the same
 TIMES = ("L", "timed", "malloc", "padded", "packed", "plait", "lengths=", "deviation")
@@ -72,10 +73,12 @@ def loss(y: Tensor) -> Tensor:
 
 
 def race(contenders: Mapping[str, Contender], repeats: int) -> Phases:
-    """In turns, a block of each."""
+    """In turns, a block of each. All of them have run before."""
     for contender in contenders.values():
-        contender.step()  # it compiles, or fills caches
-        contender.steps = enough(contender.step, LEAST, perf_counter)
+        if sum(contender.step()) >= LONG:
+            repeats = FEW
+        else:
+            contender.steps = enough(contender.step, LEAST, perf_counter)
     interleaved(contenders, repeats, warm=False, least=0)
     return {phase: {name: c.seconds[phase] for name, c in contenders.items()} for phase in ORDER}
 
@@ -132,7 +135,7 @@ def packed_rows(L: int, sizes: Sequence[int], repeats: int) -> Iterator[Row]:
         seconds = phases[timed]
         share = {name: 100 * ratio(seconds[name], seconds["padded"]).median for name in ("packed", "plait")}
         yield {
-            **{"L": L, "timed": timed, **times(seconds), "deviation": deviation},
+            **{"L": L, "timed": timed, **times(seconds), "deviation": deviation, "repeats": len(seconds["plait"])},
             **{"report %": told, "torch %": share["packed"], "plait %": share["plait"]},
             **compared(seconds["packed"], seconds["plait"]),
         }
@@ -176,7 +179,7 @@ def other_rows(report: str, repeats: int) -> Iterator[Row]:
         yield {
             **{"report": f"#{report}", "timed": timed, "report ms": "not given" if ms is None else ms},
             **{**times(phases[timed], " ms"), **compared(phases[timed]["torch"], phases[timed]["plait"])},
-            **{"B,T,I,H,layers": shape, "deviation": deviation},
+            **{"B,T,I,H,layers": shape, "deviation": deviation, "repeats": len(phases[timed]["plait"])},
         }
 
 
@@ -193,14 +196,16 @@ def measured(
 
 def measure(
     reports: Annotated[str | None, "Of 149194, 4154 and 81634, with commas.  (default: all)"] = None,
+    lengths: Annotated[str | None, "Of 149194, some of its L from 10 to 4000, with commas.  (default: all)"] = None,
     sizes: Annotated[str, "Batch, inputs and units for 149194, which does not give them."] = "32,64,64",
     malloc: Annotated[str, "default, tuned (glibc is told to keep its memory), or both."] = "both",
-    quick: Annotated[bool, "Three lengths up to 500, malloc as it comes: about a minute."] = False,
+    quick: Annotated[bool, "Three lengths up to 500, malloc as it comes: a minute or two, not half an hour."] = False,
     repeats: Repeats = 9,
     seed: Seed = 0,
 ) -> Report:
     check(repeats, seed)
     names = chosen(reports, list(REPORTS), "report")
+    some = [str(L) for L in SMALL] if quick and lengths is None else chosen(lengths, [str(L) for L in PACKED], "length")
     numbers = parse_sizes(sizes)
     if malloc not in ("both", *allocators.ABOUT):
         raise unknown("malloc", malloc, ["both", *allocators.ABOUT])
@@ -208,7 +213,7 @@ def measure(
     runners = {name: allocators.get(name) for name in mallocs}
     rows: list[Row] = []
     for name, run in runners.items():
-        found = run(measured, names, SMALL if quick else list(PACKED), numbers, repeats, seed)
+        found = run(measured, names, [int(L) for L in some], numbers, repeats, seed)
         rows += [{**row, "malloc": name} for row in found]
     rows.sort(key=lambda row: (row.get("report", ""), row.get("L", 0), ORDER.index(row["timed"])))
     tables, remarks = [], []
@@ -224,7 +229,11 @@ def measure(
         "What do public reports of slow recurrent layers measure here?",
         tables,
         rows,
-        [*remarks, *(line for name in names for line in REPORTS[name].lines)],
+        [
+            *remarks,
+            f"Where a step takes {LONG:g} s or more, {FEW} repeats.",
+            *(line for name in names for line in REPORTS[name].lines),
+        ],
     )
 
 
