@@ -11,7 +11,7 @@ from . import options
 
 QUESTIONS = (
     *("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks"),
-    *("classify", "time", "ladder", "peers", "cuda"),
+    *("classify", "time", "ladder", "peers", "public", "cuda"),
 )
 
 

@@ -16,7 +16,7 @@ from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
 from .base import SampleTask, Table
-from .memory import check_training, check_use
+from .memory import at_once, check_training, check_use
 from .pictures import forecast_picture
 from .settings import ForecastSettings
 
@@ -55,8 +55,8 @@ class Forecaster(nn.Module):
             while ahead.shape[1] < window + steps:
                 ahead = torch.cat([ahead, self.horizon_after(ahead[:, -window:])], 1)
             return ahead[:, window : window + steps]
-        y, state = self.next_of_each(x)
-        outputs = [y[:, -1:]]
+        h, state = self.encoder(x.unsqueeze(2))
+        outputs = [self.head(h[:, -1:]).squeeze(2)]
         while len(outputs) < steps:
             h, state = self.encoder(outputs[-1].unsqueeze(2), state)
             outputs.append(self.head(h).squeeze(2))
@@ -91,19 +91,20 @@ class Forecast(SampleTask):
         self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
         if training:
             parse(s.solver).check_steps(s.window)
-            check_training(s, lambda: Forecaster(s), max(s.batch_size(n), s.validation_size) * (s.window + s.horizon))
+            check_training(s, lambda: Forecaster(s), s.batch_size(n) * (s.window + s.horizon))
         else:
             check_use(lambda: Forecaster(s))
         torch.manual_seed(s.seed)
         self.model = Forecaster(s)
-        changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
+        changes = self.changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
         span = s.window + (s.horizon if s.decoder == "seq2seq" else 1)
         self.windows = changes[: self.validation_from - self.season].unfold(0, span, 1)  # (count, span)
         self.sampler = Sampler(len(self.windows), s.batch_size(len(self.windows)), s.seed)
-        origins = range(self.validation_from - self.season, self.test_from - self.season)
-        self.validation_inputs = torch.stack([changes[o - s.window : o] for o in origins])
-        ahead = [changes[o : min(o + s.horizon, origins.stop)] for o in origins]
-        self.validation_targets = nn.utils.rnn.pad_sequence(ahead, batch_first=True, padding_value=float("nan"))
+        first, end = self.validation_from - self.season, self.test_from - self.season
+        self.validation_inputs = changes[first - s.window : end - 1].unfold(0, s.window, 1)  # (count, window), a view
+        steps = min(s.horizon, end - first)
+        beyond = changes.new_full((steps - 1,), float("nan"))
+        self.validation_targets = torch.cat([changes[first:end], beyond]).unfold(0, steps, 1)  # (count, steps)
 
     @classmethod
     def read(cls, settings: ForecastSettings) -> "Forecast":
@@ -140,22 +141,29 @@ class Forecast(SampleTask):
 
     def validate(self) -> float:
         """Squared error of forecasts from every point of the validation part, as far as it reaches."""
-        predicted = self.model.forecast(self.validation_inputs, self.validation_targets.shape[1])
+        predicted = self.forecasts(self.validation_inputs, self.validation_targets.shape[1])
         known = ~self.validation_targets.isnan()
         return (predicted - self.validation_targets)[known].square().mean().item()
 
     @torch.no_grad()
+    def forecasts(self, windows: Tensor, steps: int) -> Tensor:
+        """What follows each of many windows, all of them a step at a time: (n, window) -> (n, steps)
+
+        As many at once as memory is meant for; without a tape, and the weights are packed once.
+        """
+        self.model.eval()
+        n = max(1, at_once(1 + 2 * self.settings.hidden) // self.settings.window)  # a layer's inputs and outputs
+        with packed(self.model):
+            return torch.cat([self.model.forecast(some.contiguous(), steps) for some in windows.split(n)])
+
     def ahead(self, values: Values, steps: int) -> Values:
         """What follows the values: (n,) -> (steps,)"""
-        self.model.eval()
         needed = self.season + self.settings.window
         if len(values) < needed:
             raise PlaitError(f"{len(values)} values are too few to forecast from: season + window need {needed}.")
         changes = self.scale.apply(values[-needed:])
         x = torch.from_numpy(changes).float().unsqueeze(0)  # (1, window)
-        with packed(self.model):
-            following = self.model.forecast(x, steps)[0]
-        return self.scale.extend(values, following.double().numpy())
+        return self.scale.extend(values, self.forecasts(x, steps)[0].double().numpy())
 
     def evaluate(self) -> dict[str, Any]:
         """The test part, a horizon at a time, each from the true values before it.
@@ -165,8 +173,12 @@ class Forecast(SampleTask):
         values, h = self.data.values, self.settings.horizon
         blocks = [(o, min(h, len(values) - o)) for o in range(self.test_from, len(values), h)]
         truth = values[self.test_from :]
-        with packed(self.model):
-            model = np.concatenate([self.ahead(values[:o], steps) for o, steps in blocks])
+        ends = [o - self.season for o, _ in blocks]
+        windows = torch.stack([self.changes[end - self.settings.window : end] for end in ends])
+        following = self.forecasts(windows, blocks[0][1]).double().numpy()  # the first block is the longest
+        model = np.concatenate(
+            [self.scale.extend(values[:o], f[:steps]) for (o, steps), f in zip(blocks, following, strict=True)]
+        )
         naive = np.concatenate([series.seasonal_naive(values[:o], self.season, steps) for o, steps in blocks])
         drift = np.concatenate([self.scale.extend(values[:o], np.zeros(steps)) for o, steps in blocks])
         return {

@@ -13,6 +13,8 @@ from ..kernels.free_memory import available
 from .settings import NetworkSettings
 
 FLOAT = 4  # bytes
+EVALUATED = 2**28  # bytes that an evaluation holds at a time, beside weights and data
+TOGETHER = 2**15  # rows that are evaluated at a time: from here on, more of them are not faster
 
 
 def check_fits(needed: int, what: str, todo: str) -> None:
@@ -48,6 +50,11 @@ def check_use(build: Callable[[], nn.Module]) -> None:
     """Asked before a network is built that is not trained: it takes the weights, and those in the file."""
     weights = weights_of(build)
     check_fits(FLOAT * 2 * weights, f"a network of {weights:,} weights", "end other programs, and try again")
+
+
+def at_once(numbers: int, most: int = TOGETHER) -> int:
+    """How many rows are evaluated together: as many as fit, if each takes so many numbers, but no more than `most`."""
+    return max(1, min(most, EVALUATED // (FLOAT * numbers)))
 
 
 class LeftAsTheyAre(TorchFunctionMode):

@@ -10,9 +10,8 @@ from ..data.sequences import Sequences
 from ..layers import layer, packed, states_of
 from ..layout import Layout
 from ..solvers import parse
+from .memory import at_once
 from .settings import PooledSettings
-
-AT_ONCE = 2**15  # rows that are judged together, more or less
 
 
 class Pooled(nn.Module):
@@ -50,10 +49,11 @@ class Pooled(nn.Module):
 
 @torch.no_grad()
 def judge(model: Pooled, sequences: Sequences) -> Tensor:  # (n, outputs)
-    """What the network says about each sequence."""
+    """What the network says about each sequence: many together, without a tape."""
     model.eval()
+    rows = at_once(model.rnn.input_size + 2 * model.head.in_features)  # a layer's inputs and outputs
     found = torch.empty(len(sequences), model.head.out_features)
     with packed(model):
-        for some in longest_first(sequences.lengths, AT_ONCE):
+        for some in longest_first(sequences.lengths, rows):
             found[some] = model(*sequences.batch(some))
     return found

@@ -23,13 +23,13 @@ from ..training.run import Run
 from ..training.tensors import packed as to_file
 from ..training.tensors import unpacked
 from .base import SampleTask, Table
-from .memory import FLOAT, check_fits, check_training, check_use
+from .memory import FLOAT, at_once, check_fits, check_training, check_use
 from .pictures import curves_picture, turning_picture
 from .settings import RotateSettings
 from .turn import Turn, ridge
 
 FILE = "images.safetensors"
-AT_ONCE = 2**12  # rows that are evaluated together, more or less
+MOST_ROWS = 2**12  # that are evaluated together, more or less
 WIDEST_RIDGE = 4096  # pixels: a ridge regression takes a matrix of their square
 WITHOUT = {  # what needs no network -> how it is called
     "repeat": "repeat the last image",
@@ -173,8 +173,10 @@ class Rotate(SampleTask):
 
     def pieces(self, part: str) -> Iterator[Some]:
         """A part, some images at a time."""
-        n, at_once = len(self.data.parts[part]), max(1, AT_ONCE // self.settings.steps)
-        yield from (self.some(part, slice(k, k + at_once)) for k in range(0, n, at_once))
+        n, s = len(self.data.parts[part]), self.settings
+        rows = at_once(2 * self.data.pixels + 3 * self.features + 2 * s.hidden, MOST_ROWS)
+        size = max(1, rows // s.steps)
+        yield from (self.some(part, slice(k, k + size)) for k in range(0, n, size))
 
     @torch.no_grad()
     def error(self, part: str) -> float:

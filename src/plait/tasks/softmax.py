@@ -64,12 +64,8 @@ def by_rows(
     counts = target >= 0
     every = bool(counts.all())
     for rows in blocks(h.shape[0], weight.shape[0]):
-        part, wanted = h[rows], target[rows].clamp(min=0).unsqueeze(1)
-        p = torch.addmm(bias, part, weight.t(), out=pool.empty(h, part.shape[0], weight.shape[0]))
-        torch.softmax(p, 1, out=p)
-        entropy = -p.gather(1, wanted).log_()
-        if not entropy.isfinite().all():  # a likelihood so small that it became 0; its logarithm can be computed
-            entropy = -torch.addmm(bias, part, weight.t()).log_softmax(1).gather(1, wanted)
+        wanted = target[rows].clamp(min=0).unsqueeze(1)
+        p, entropy = likelihoods(h[rows], weight, bias, wanted)
         p.scatter_add_(1, wanted, p.new_full((), -1).expand_as(wanted))
         if not every:
             p.mul_(counts[rows].unsqueeze(1))
@@ -78,6 +74,16 @@ def by_rows(
         torch.addmm(d_h[rows], p, weight, beta=0, alpha=1 / max(1, divisor), out=d_h[rows])
         found.append(p)
     return loss, d_h, found
+
+
+def likelihoods(h: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Of all words, in the place of their logits, and -log p of those that are wanted: (n, V), (n, 1)"""
+    p = torch.addmm(bias, h, weight.t(), out=pool.empty(h, h.shape[0], weight.shape[0]))
+    torch.softmax(p, 1, out=p)
+    entropy = -p.gather(1, wanted).log_()
+    if not entropy.isfinite().all():  # a likelihood so small that it became 0; its logarithm can be computed
+        entropy = -torch.addmm(bias, h, weight.t()).log_softmax(1).gather(1, wanted)
+    return p, entropy
 
 
 def add_weights(
@@ -114,11 +120,11 @@ class Softmax(nn.Module):
         if torch.is_grad_enabled():
             loss: Tensor = LinearCrossEntropy.apply(h, self.matrix, self.bias, target)
             return loss
-        parts = [
-            nn.functional.cross_entropy(self.logits(h[rows]), target[rows], ignore_index=-1, reduction="sum")
-            for rows in blocks(h.shape[0], self.bias.shape[0])
-        ]
-        return torch.stack(parts).sum() / (target >= 0).sum()
+        counts, total = target >= 0, h.new_zeros(())
+        for rows in blocks(h.shape[0], self.bias.shape[0]):
+            _, entropy = likelihoods(h[rows], self.matrix, self.bias, target[rows].clamp(min=0).unsqueeze(1))
+            total += entropy[counts[rows]].sum()
+        return total / counts.sum()
 
     def logits(self, h: Tensor) -> Tensor:  # (N, H) -> (N, V)
         return nn.functional.linear(h, self.matrix, self.bias)
