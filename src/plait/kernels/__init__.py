@@ -10,6 +10,7 @@ pointwise    a cell's step and its derivative on vector registers
 leaves       the functions of tile and pointwise as one LLVM module, for one cell and one kind of number
 machine      what compiled loops do beside arithmetic: words in memory, tickets, barriers
 records      the arguments of a kernel: records of words, each with a name
+packing      weights into panels
 products     rows times panels, and products over all steps
 recurrence   the walk through time, forward and back
 

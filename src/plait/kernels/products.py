@@ -4,85 +4,14 @@ numba compiles this once, for all cells. The arithmetic is in the leaves (leaves
 """
 
 from . import records
-from .machine import Int, call2, call6, call9, compiled, copy, get, memory, put, ticket, wait, zero
+from .machine import Int, call2, call6, call9, compiled, copy, get, memory, put, ticket, wait
+from .packing import blocks, pack
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import span as SPAN
 
 results = memory(records.GROUP * records.MOST_GATES * records.MOST_TILE // 8)
 new_span = memory(SPAN.SPAN_SIZE)
-
-
-@compiled(2, Int)
-def blocks(product, columns):
-    """How many blocks there are in that many columns."""
-    return (columns + get(product, PRODUCT.WIDTH) - 1) // get(product, PRODUCT.WIDTH)
-
-
-# --- packing ---------------------------------------------------------------------------------------------------------
-@compiled(7)
-def pack(product, leaf, panel, origin, stride, depth, units):
-    """One panel: a line of zeros that the sums start from, then the weights."""
-    line = get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE)
-    zero(panel, line)
-    if depth:
-        call6(leaf, panel + line, origin, stride, depth, units, 0)
-
-
-@compiled(7)
-def pack_folded(product, panel, each, column, units, at, joined):
-    """One panel of R, of W, or of R and then W. The sums start from the biases of those that it has.
-
-    If it is joined with others, it is the columns from `at` bytes on, and the rest of the panel is there already.
-    """
-    SIZE, line, leaf = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE), 0
-    leaf, add, to = get(product, PRODUCT.PACK), get(product, PRODUCT.ADD_BIAS), panel + line + at
-    P, separate = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.SEPARATE)
-    if not joined:
-        zero(panel, line)
-    if each < get(product, PRODUCT.EACH) - separate:
-        row = get(product, PRODUCT.FACTOR_ROW)
-        if not get(product, PRODUCT.IDLE):
-            call6(leaf, to, get(product, PRODUCT.FACTOR) + column * row, row, P, units, joined)
-        if get(product, PRODUCT.BIAS):
-            call6(add, panel + at, get(product, PRODUCT.BIAS) + column * SIZE, units, 0, 0, 0)
-    if each >= separate and get(product, PRODUCT.FOLDED):
-        row, I = get(product, PRODUCT.W_ROW), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN)
-        if joined or each < get(product, PRODUCT.EACH) - separate:
-            to += P * line
-        call6(leaf, to, get(product, PRODUCT.W) + column * row, row, I, units, joined)
-        if get(product, PRODUCT.W_BIAS):
-            call6(add, panel + at, get(product, PRODUCT.W_BIAS) + column * SIZE, units, 0, 0, 0)
-
-
-@compiled(2)
-def pack_block(product, block):
-    """Packs all panels of a block."""
-    SIZE, WIDTH, DEPTH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.DEPTH)
-    EACH, COLUMNS, row = get(product, PRODUCT.EACH), get(product, PRODUCT.COLUMNS), get(product, PRODUCT.FACTOR_ROW)
-    units, depth = min(WIDTH, COLUMNS - block * WIDTH), 0 if get(product, PRODUCT.IDLE) else DEPTH
-    stride, joined = (DEPTH + 1) * WIDTH * SIZE, 1 if units == get(product, PRODUCT.JOINED) else 0
-    panel = get(product, PRODUCT.PANELS) + block * EACH * stride
-    if joined:
-        zero(panel, stride)
-    for each in range(EACH):
-        column = get(product, PRODUCT.GATE + each) * COLUMNS + block * WIDTH
-        if joined:
-            pack_folded(product, panel, each, column, units, each * units * SIZE, 1)
-        elif get(product, PRODUCT.FOLDED):
-            pack_folded(product, panel + each * stride, each, column, units, 0, 0)
-        else:
-            origin = get(product, PRODUCT.FACTOR) + column * (row if get(product, PRODUCT.TRANSPOSED) else SIZE)
-            pack(product, get(product, PRODUCT.PACK), panel + each * stride, origin, row, depth, units)
-            if get(product, PRODUCT.BIAS):
-                copy(panel + each * stride, get(product, PRODUCT.BIAS) + column * SIZE, units * SIZE)
-
-
-@compiled(1, Int)
-def blocks_to_pack(product):
-    if get(product, PRODUCT.OUTER) or get(product, PRODUCT.READY):
-        return 0
-    return blocks(product, get(product, PRODUCT.COLUMNS))
 
 
 # --- some rows -------------------------------------------------------------------------------------------------------
@@ -107,38 +36,37 @@ def tile(product, span, first, size, count, narrow, panel, scratch):
 
     If count is 0, it is the last block, whose panels are joined.
     """
-    SIZE, WIDTH, EACH = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.EACH)
-    on, a, lda = get(product, PRODUCT.TILE), get(span, SPAN.A), get(product, PRODUCT.RUN_ROW)
-    line, depth = WIDTH * SIZE, get(product, PRODUCT.RUN_COLUMNS) if a else 0
-    stride, separate = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.SEPARATE) if count else 0
-    apart = EACH if separate else EACH * count if count else 1  # panels that are computed together
-    for j in range(count if separate else 1):
-        h, to = a + first * lda, scratch + j * EACH * get(product, PRODUCT.TILE_ROWS) * line
-        at = panel + j * EACH * stride
-        some_panels(product, on, size, narrow, h, lda, depth, at, stride, apart - separate, to)
-        for run in range(1, get(product, PRODUCT.RUNS) if a or get(product, PRODUCT.FOLDED) else 1):
-            word = run * PRODUCT.PER_RUN
-            row = get(span, SPAN.ROW if get(product, PRODUCT.FOLDED) else SPAN.FROM) + first
-            at += get(product, PRODUCT.RUN_COLUMNS + word - PRODUCT.PER_RUN) * line  # those of the run before
-            base, ldm = get(product, PRODUCT.RUN + word), get(product, PRODUCT.RUN_ROW + word)
-            more, leaf, x = get(product, PRODUCT.RUN_COLUMNS + word), get(product, PRODUCT.TILE_ON), base + row * ldm
-            first_panel, slot = at + separate * stride, get(product, PRODUCT.TILE_ROWS) * line
-            some_panels(
-                product,
-                leaf,
-                size,
-                narrow,
-                x,
-                ldm,
-                more,
-                first_panel,
-                stride,
-                apart - 2 * separate,
-                to + separate * slot,
-            )
-            if separate:
-                at, past = panel + ((j + 1) * EACH - separate) * stride, to + (EACH - separate) * slot
-                some_panels(product, on, size, narrow, x, ldm, more, at, stride, separate, past)
+    a, lda = get(span, SPAN.A), get(product, PRODUCT.RUN_ROW)
+    line, depth = get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE), get(product, PRODUCT.RUN_COLUMNS)
+    stride, panels = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.EACH) * count if count else 1
+    leaf, h = get(product, PRODUCT.TILE), a + first * lda
+    some_panels(product, leaf, size, narrow, h, lda, depth if a else 0, panel, stride, panels, scratch)
+    for run in range(1, get(product, PRODUCT.RUNS) if a else 1):
+        panel += depth * line  # past those of the run before
+        word, leaf = run * PRODUCT.PER_RUN, get(product, PRODUCT.TILE_ON)
+        lda, depth = get(product, PRODUCT.RUN_ROW + word), get(product, PRODUCT.RUN_COLUMNS + word)
+        h = get(product, PRODUCT.RUN + word) + (get(span, SPAN.FROM) + first) * lda
+        some_panels(product, leaf, size, narrow, h, lda, depth, panel, stride, panels, scratch)
+
+
+@compiled(8)
+def tile_folded(product, span, first, size, count, narrow, panel, scratch):
+    """The same for R h and W x. The panels of a block are some of R alone, some of R and W, and some of W alone."""
+    on, on_top, a = get(product, PRODUCT.TILE), get(product, PRODUCT.TILE_ON), get(span, SPAN.A)
+    lda, ldx = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.RUN_ROW + PRODUCT.PER_RUN)
+    P, I = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN)
+    h, x = a + first * lda, get(product, PRODUCT.RUN + PRODUCT.PER_RUN) + (get(span, SPAN.ROW) + first) * ldx
+    line, panels = get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE), get(product, PRODUCT.EACH) if count else 1
+    stride, slot = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.TILE_ROWS) * line
+    alone = get(product, PRODUCT.SEPARATE) if count else 0
+    for _ in range(max(count, 1)):
+        some_panels(product, on, size, narrow, h, lda, P if a else 0, panel, stride, panels - alone, scratch)
+        both, to = panel + alone * stride + P * line, scratch + alone * slot
+        some_panels(product, on_top, size, narrow, x, ldx, I, both, stride, panels - 2 * alone, to)
+        of_w, to = panel + (panels - alone) * stride, scratch + (panels - alone) * slot
+        some_panels(product, on, size, narrow, x, ldx, I, of_w, stride, alone, to)
+        panel += panels * stride
+        scratch += panels * slot
 
 
 @compiled(4)
@@ -174,8 +102,11 @@ def chunk_of_rows(product, span, first, n):
                         unit = (block + j) * WIDTH
                         call9(touch, owner, unit, COLUMNS - unit, 0, 0, row + done, 0, 0, size)
                 if phase == 0:
-                    blocks_or_none = 0 if joined and block == final else count
-                    tile(product, span, first + done, size, blocks_or_none, narrow, panel, scratch)
+                    some = 0 if joined and block == final else count
+                    if get(product, PRODUCT.FOLDED):
+                        tile_folded(product, span, first + done, size, some, narrow, panel, scratch)
+                    else:
+                        tile(product, span, first + done, size, some, narrow, panel, scratch)
                 if phase == 1 or not apart:
                     for j in range(count):
                         at, unit = scratch + j * EACH * slot, (block + j) * WIDTH

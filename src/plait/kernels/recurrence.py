@@ -34,7 +34,8 @@ from .machine import (
     wait,
     zero,
 )
-from .products import blocks, blocks_to_pack, new_span, pack_block, rows, rows_of_whole
+from .packing import blocks, blocks_to_pack, pack_block
+from .products import new_span, rows, rows_of_whole
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import span as SPAN
