@@ -12,6 +12,7 @@ machine      what compiled loops do beside arithmetic: words in memory, tickets,
 records      the arguments of a kernel: records of words, each with a name
 products     rows times panels, and products over all steps
 recurrence   the walk through time, forward and back
+peak         the tile alone, to be measured
 
 How it becomes machine code:
 objects      loops and leaves as object files
