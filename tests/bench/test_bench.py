@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,16 +29,21 @@ from plait.bench import (
     classify,
     language,
     layers,
+    phases,
     phases_rotate,
     ragged,
     steps,
+    targets,
 )
+from plait.bench.peak import Peak
 from plait.bench.report import Report, interleaved, ratio, show, text, timing
 from plait.bench.steps import Case
 from plait.cli.output import Output
 from plait.data import buckets
 from plait.data.text import sentences
 from plait.errors import PlaitError
+from plait.kernels.records import peak as PEAK
+from plait.kernels.schedule import Schedule
 from plait.tasks.classify import read_all
 from plait.tasks.dataset import Dataset
 from plait.tasks.pooled import judge
@@ -131,7 +137,10 @@ def test_a_report_prints_each_table_with_the_rows_that_have_its_keys(capsys) -> 
     show(Report("Why?", [("a", "b"), ("c",)], rows, ["So."], 2), Output(None))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Why?"
-    assert [line.split() for line in lines[2:]] == [["a", "b"], ["1", "2.5"], [], ["c"], ["7"], [], ["So."]]
+    assert [line.split() for line in lines[2:]] == [["a", "b"], ["1", "2.5"], ["3", "-"], [], ["c"], ["7"], [], ["So."]]
+    show(Report("Why?", [("a", "b"), ("c",)], rows, (), 1), Output(None))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[2:]] == [["a", "b"], ["1", "2.5"], [], ["c"], ["7"], []]
     show(Report("Why?", [("a", "b")], rows, (), 2), Output("-"))
     assert json.loads(capsys.readouterr().out)["rows"] == rows  # all of them
 
@@ -173,9 +182,14 @@ def test_layers(plait, options: list[str]) -> None:
     result = json.loads(plait(*args, *options, "--json", "-")[1])
     assert result["environment"]["threads"] == 1
     rows = result["rows"]
+    (peak,) = {row["peak GFLOP/s"] for row in rows}
+    assert f"peak: {peak:.1f} GFLOP/s, of the register tile from the first cache, on 1 thread." in result["remarks"]
     assert [(row["shape"], row["cell"]) for row in rows] == [(s, c) for s in TINY.split() for c in ("gru", "lstm")]
     for row in rows:
-        assert set(row) >= {*layers.TIMES, *layers.REST, *layers.PAGES}
+        assert set(row) >= {*layers.TIMES, *layers.SHARES, *layers.REST, *layers.PAGES}
+        assert math.isclose(row["plait %"] * peak / 100, row["GFLOP/s"])
+        assert math.isclose(row["torch %"] * row["torch ms"], row["plait %"] * row["plait ms"])
+        assert math.isclose(row["peak ms"] * 100, row["plait %"] * row["plait ms"])
         assert row["malloc"] == "default"
         assert 0 < row["low"] <= row["faster"] <= row["high"]
         assert 0.1 < row["faster"] * row["plait ms"] / row["torch ms"] < 10  # two kinds of median
@@ -283,14 +297,25 @@ def test_what_is_raced_runs_on_the_engine_asked_for(plait, monkeypatch, module, 
 def test_layers_on_a_narrow_terminal(plait, monkeypatch) -> None:
     shape = "1000,10,1000,1000,1"
     times = {"torch ms": 1234.5, "plait ms": 1034.5, "faster": 1.2345, "low": 0.98765, "high": 1.34567}
-    rest = {"GFLOP/s": 123.456, "torch MB": 1234.5, "plait MB": 999.87, "deviation": 1.23456e-7}
+    rest = {"GFLOP/s": 123.456, "engine": "fused", "torch MB": 1234.5, "plait MB": 999.87, "deviation": 1.23456e-7}
     pages = {"torch faults": 123456.0, "plait faults": 1234.5, "torch sys": 1234.5, "plait sys": 0.0123}
     row = {"shape": shape, "cell": "lstm", **times, **rest, **pages, "where": "d_weight_hh_l0", "slower": False}
     monkeypatch.setattr(layers, "compare", lambda *_: row)
     out = plait("bench", "layers", "--shapes", shape, "--cells", "lstm")[1]
     found = [line for line in out.splitlines() if line.startswith(("shape ", shape))]
-    assert [len(line.split()) for line in found] == [8 + 2, 8, 6 + 2, 6, 6 + 4, 6]  # some names are two words
+    words = [7 + 2, 7, 7 + 3, 7, 6 + 2, 6, 6 + 4, 6]  # some names are two words
+    assert [len(line.split()) for line in found] == words
     assert max(map(len, found)) <= 80
+    split = [{"phase": name, "share %": 12.345} for name in (*phases.PHASES, "sum", "step")]
+    monkeypatch.setattr(phases, "split", lambda *_: split)
+    monkeypatch.setattr(layers, "draw", lambda *_: [Case("lstm", 1000, 10, 1000, 1000)])
+    out = plait("bench", "layers", "--random", "1", "--json", "result.json")[1]
+    found = [line for line in out.splitlines() if line.startswith(("shape ", shape))]
+    assert [len(line.split()) for line in found] == [*words[:4], 9, 9, *words[4:]]
+    assert max(map(len, found)) <= 80
+    (row,) = json.loads(Path("result.json").read_text())["rows"]
+    assert row["phases"] == split
+    assert [row[name] for name in layers.WORST[3:]] == [12.345] * 6
 
 
 def test_random_shapes_are_seeded_and_within_limits() -> None:
@@ -323,7 +348,10 @@ def test_random_shapes_from_the_command_line(plait, monkeypatch) -> None:
     assert [row["faster"] for row in rows] == sorted(row["faster"] for row in rows)
     assert out.count(rows[0]["shape"]) >= 2
     printed = [line for line in out.splitlines() if re.match(r"\d+,", line)]
-    assert len(printed) == 3  # a line of each table
+    assert len(printed) == 5  # a line of each table
+    assert re.search(r"^\d of 3 meet the target", out, re.MULTILINE)
+    (worst,) = [row for row in rows if "phases" in row]
+    assert worst["reach"] == min(row["reach"] for row in rows)
 
 
 def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
@@ -346,7 +374,8 @@ def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
         return {**about, "low": low, "faster": faster, "high": high, "slower": high < 1}
 
     monkeypatch.setattr(layers, "compare", made_up)
-    rows, remarks = layers.search(cases, "auto", 5, False)
+    between = SimpleNamespace(between=iter)  # in place of the peak
+    rows, remarks = layers.search(cases, "auto", 5, False, between)
     assert asked == [(1, 5), (2, 5), (3, 5), (4, 5), (2, 15), (3, 15), (4, 15)]
     assert [row["faster"] for row in rows] == [0.9, 0.9, 1.1, 2.0]
     assert remarks[0].startswith("4 shapes at random, half of them 1 times faster or more")
@@ -354,6 +383,59 @@ def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
     slower, deviation = layers.verdict(rows)
     assert slower == "slower beyond the spread (high < 1): 1 of 4; rnn 3,1,1,1,1"
     assert deviation == "largest deviation from torch 4.0e-07: output 0 of rnn 4,1,1,1,1"
+
+
+# --- the peak, and what is to be reached -----------------------------------------------------------------------------
+def test_the_peak_is_the_best_of_all_samples(monkeypatch) -> None:
+    torch.set_num_threads(1)
+    peak, seconds = Peak("gru"), iter([9.0, *[2.0] * 14, 1.0, 9.0, 0.5, *[3.0] * 14])
+    assert peak.work == pytest.approx(1e8, rel=0.2)
+    monkeypatch.setattr(peak, "burst", lambda: next(seconds))
+    assert list(peak.between([7])) == [7]  # a sample before, one after, each with a call that does not count
+    assert peak.best == peak.work / 0.5 / 1e9
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_peak_computes_the_whole_tile(count: int) -> None:
+    """So often as it says: all pieces are taken, once, and each thread has looked once more."""
+    torch.set_num_threads(count)
+    peak = Peak("gru")
+    peak.sample()
+    taken, pieces = (int(peak.block[word]) for word in (PEAK.TAKEN, PEAK.PIECES))
+    target = Schedule().target(double=False)
+    assert 1 <= taken - pieces <= count
+    assert peak.work == pieces * int(peak.block[PEAK.EACH]) * 2 * target.rows * target.width * peak.rows.shape[1]
+    assert (peak.rows.shape[0], peak.panel.shape[1]) == (target.rows, target.width)
+    assert peak.rows.nbytes + peak.panel.nbytes < 32 << 10
+    assert 0 < peak.best < 1e4 * count
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "reach"),  # cell, B, H; faster, share, ms at the peak
+    [
+        (("lstm", 32, 64), (1.15, 10, 0.9), 1.0),  # faster is enough for small ones
+        (("lstm", 32, 64), (1.0, 88, 0.9), 1.0),  # and so is the peak
+        (("lstm", 32, 64), (1.0, 44, 0.9), 1.0 / 1.15),
+        (("gru", 32, 64), (3.0, 35, 1.0), 0.5),  # from 1 ms on, a share is wanted in any case
+        (("gru", 8, 64), (3.0, 35, 1.0), 2.0),  # but not of small batches
+        (("rnn", 9, 64), (2.6, 60, 9.9), 1.0),
+        (("rnn", 9, 64), (2.6, 60, 10.0), 0.75),
+        (("lstm", 9, 72), (1.38, 70, 10.0), 1.0),  # units that do not fill vectors of 16
+        (("rnn", 9, 72), (2.6, 60, 5.0), 1.0),
+        (("lstm", 1000, 1000), (1.0, 88, 99.0), 1.0),
+    ],
+)
+def test_how_much_of_the_target_is_reached(case, found, reach: float) -> None:
+    faster, share, ms = found
+    assert targets.reach(*case, 16, faster=faster, share=share, ms=ms) == pytest.approx(reach)
+
+
+def test_a_row_is_judged_by_the_peak() -> None:
+    row = {"shape": "9,2,3,72,1", "cell": "gru", "GFLOP/s": 50.0, "plait ms": 4.0, "torch ms": 8.0, "faster": 2.0}
+    found = targets.judged(row, 200.0, 16)
+    expected = {"peak GFLOP/s": 200.0, "peak ms": 1.0, "plait %": 25.0, "torch %": 12.5, "reach": 25 / 70}
+    assert found == {**row, **expected}
+    assert targets.verdict([found, {"reach": 1.0}]).startswith("1 of 2 meet the target")
 
 
 # --- batch and phases ------------------------------------------------------------------------------------------------
@@ -390,7 +472,16 @@ def test_batch(plait) -> None:
 
 def test_phases(plait) -> None:
     args = ("bench", "phases", "--shapes", "2,3,4,5,1", "--cells", "lstm,gru", "--repeats", "5", "--threads", "1")
-    rows = json.loads(plait(*args, "--json", "-")[1])["rows"]
+    result = json.loads(plait(*args, "--json", "-")[1])
+    rows = result["rows"]
+    (peak,) = {row["peak GFLOP/s"] for row in rows}
+    assert result["remarks"][0].startswith(f"peak: {peak:.1f} GFLOP/s")
+    for row in rows:
+        assert (
+            row["peak %"] is None
+            if row["phase"] == "bias"
+            else row["peak %"] * peak / 100 == pytest.approx(row["GFLOP/s"])
+        )
     names = ["project", "walk", "walk back", "weights", "input", "bias", "sum", "step"]
     assert [(row["cell"], row["phase"]) for row in rows] == [(c, name) for c in ("lstm", "gru") for name in names]
     for group in (rows[:8], rows[8:]):
@@ -414,6 +505,7 @@ def test_phases_of_the_fourth_paper(plait, cell: str) -> None:
     assert sum(row["paper %"] for row in rows[:10]) == pytest.approx(100.02)
     assert phases["step"]["paper %"] is None
     assert phases["sum"]["share %"] == 100
+    assert phases["sum"]["peak %"] == pytest.approx(phases["sum"]["GFLOP/s"] / phases["sum"]["peak GFLOP/s"] * 100)
     assert phases["4 save"]["share %"] < min(row["share %"] for row in rows[:10] if row is not phases["4 save"])
     G = {"rnn": 1, "lstm": 4, "gru": 3}[cell]
     products = sum(row["GFLOP/s"] * row["ms"] * 1e6 for row in rows[:10] if row["GFLOP/s"] is not None)

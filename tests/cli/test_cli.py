@@ -113,7 +113,7 @@ def test_version_engines_equations(plait) -> None:
 
     assert plait("--version")[1] == package.__version__ + "\n"
     out = plait("engines")[1]
-    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto", "threads"]
+    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto", "threads", "vectors"]
     runtime = json.loads(plait("engines", "--json", "-")[1])["openmp"]
     assert runtime in out if runtime else "runs on one thread" in out
     out = plait("equations", "gru")[1]

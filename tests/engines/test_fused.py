@@ -27,7 +27,7 @@ from plait.kernels import split, threads
 from plait.kernels.records import launch as LAUNCH
 from plait.kernels.records import product as PRODUCT
 from plait.kernels.schedule import OFF, Schedule
-from plait.kernels.target import Form, Target
+from plait.kernels.target import Form, Target, host
 from plait.ladder.compare import deviation, outputs_and_gradients, relative, with_engine
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -65,7 +65,7 @@ class Problem:
 
     @classmethod
     def draw(
-        cls, cell: type[Cell], layout: Layout, H: int, P: int = 0, dtype: torch.dtype = torch.float32
+        cls, cell: type[Cell], layout: Layout, H: int, P: int = 0, dtype: torch.dtype = torch.float32, I: int = 3
     ) -> "Problem":
         """Both directions."""
         G, N, B = len(cell.gates), layout.N, layout.B
@@ -76,7 +76,7 @@ class Problem:
 
         def draw_weights() -> Weights:
             w_hr = draw(P, H) / H**0.5 if P else None
-            return Weights(draw(G * H, 3), draw(G * H, widths[0]) / H**0.5, draw(G * H), draw(G * H), w_hr)
+            return Weights(draw(G * H, I), draw(G * H, widths[0]) / H**0.5, draw(G * H), draw(G * H), w_hr)
 
         return cls(
             cell,
@@ -858,3 +858,33 @@ def test_other_vectors_and_registers(target, monkeypatch) -> None:
             found = forward_and_backward(FusedEngine(), problem, x)
             expected = forward_and_backward(engines.get("numpy"), exact, x.double())
             assert_close(found, expected, 1e-12 if target.double else 1e-5)
+
+
+# --- widths of vectors -----------------------------------------------------------------------------------------------
+WIDTHS = host().widths
+BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
+QUICK_WIDTHS = (("gru", torch.float32), ("lstm", torch.float64))
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@pytest.mark.parametrize(
+    ("cell", "dtype"),
+    [
+        pytest.param(cell, dtype, marks=[] if (cell, dtype) in QUICK_WIDTHS else pytest.mark.slow)
+        for cell, dtype in product(("lstm", "gru", "rnn", "implicit_gru"), (torch.float32, torch.float64))
+    ],
+)
+def test_every_width_of_vectors_gives_the_same_bits(cell, dtype, ragged, set_threads) -> None:
+    """All results of a layer, there and back, whoever computes the products: a sum has the same order in every tile."""
+    set_threads(2)
+    for (B, H, I), torch_mm in product(((1, 5, 3), (7, 37, 30), (20, 100, 30), (17, 64, 3)), (True, False)):
+        problem = Problem.draw(CELLS[cell], batch(B, 6, ragged=ragged), H, dtype=dtype, I=I)
+        x = torch.randn(problem.layout.N, I, dtype=dtype)
+        made = [FusedEngine(Schedule(vector_bits=bits, torch_mm=torch_mm)) for bits in WIDTHS]
+        walks, layers = [problem.walk(e) for e in made], [forward_and_backward(e, problem, x) for e in made]
+        lanes = [e.form(e.prepare(problem.cell, problem.weights[0]), 1).target.lanes for e in made]
+        assert lanes == [bits // (8 * dtype.itemsize) for bits in WIDTHS]
+        assert_close(layers[0], forward_and_backward(engines.get("torch"), problem, x), BOUND[dtype])
+        for bits, walk, layer in zip(WIDTHS, walks, layers, strict=True):
+            assert_same_bits(walk, walks[0], (B, H, I, torch_mm, bits))
+            assert_same_bits(layer, layers[0], (B, H, I, torch_mm, bits))

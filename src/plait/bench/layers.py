@@ -10,23 +10,28 @@ import torch
 
 from .. import cells, engines
 from ..errors import PlaitError, between
+from ..kernels.target import host
 from ..ladder.compare import deviation, outputs_and_gradients
-from . import allocators
+from . import allocators, phases, targets
 from .options import ABOUT_SHAPES, CellNames, Engine, Repeats, Seed
+from .peak import Peak
 from .report import Report, check, tracked
 from .steps import Case, contenders, extra_memory, pages, parse_cells, parse_shapes, race
 
 SHAPES = (
-    "32,12,1,32,1 1,128,64,64,1 32,128,64,64,1 100,128,9,100,2 64,128,128,256,1 100,128,1000,100,1 20,35,200,200,2 "
-    "20,35,650,650,2 1,1000,128,512,1 1000,10,1000,1000,1"
+    "32,12,1,32,1 48,24,7,24,3 1,128,64,64,1 32,128,64,64,1 128,30,8,128,2 100,128,9,100,2 64,128,128,256,1 "
+    "100,128,1000,100,1 20,35,200,200,2 20,35,650,650,2 1,1000,128,512,1 1000,10,1000,1000,1"
 )
 MOST = {"B": 512, "T": 512, "I": 1024, "H": 1024}  # of a random shape
 MOST_WORK = 1e11  # the same: about 2 s
 AGAIN = 3  # times as many repeats for what seems slower
 PRINTED = 10  # of the random shapes
-TIMES = ("shape", "cell", "torch ms", "plait ms", "faster", "low", "high", "GFLOP/s")
+TIMES = ("shape", "cell", "torch ms", "plait ms", "faster", "low", "high")
+SHARES = ("shape", "cell", "GFLOP/s", "plait %", "torch %", "peak ms", "reach")
 REST = ("shape", "cell", "torch MB", "plait MB", "deviation", "where")
 PAGES = ("shape", "cell", "torch faults", "plait faults", "torch sys", "plait sys")
+SPLIT = {"walk back": "back"}  # phases with shorter names
+WORST = ("shape", "cell", "reach", *(SPLIT.get(name, name) for name in phases.PHASES))
 Row = dict[str, Any]
 
 
@@ -73,11 +78,13 @@ def compare(case: Case, engine: str, repeats: int, input_gradient: bool) -> Row:
     }
 
 
-def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: bool) -> tuple[list[Row], list[str]]:
+def search(
+    cases: Sequence[Case], engine: str, repeats: int, input_gradient: bool, peak: Peak
+) -> tuple[list[Row], list[str]]:
     """The rows, worst first. What seems slower is measured again, for of many shapes some seem so by chance."""
-    rows = [compare(case, engine, repeats, input_gradient) for case in tracked(cases)]
+    rows = [compare(case, engine, repeats, input_gradient) for case in peak.between(tracked(cases))]
     doubted = [k for k, row in enumerate(rows) if row["faster"] < 1]
-    for k in tracked(doubted):
+    for k in peak.between(tracked(doubted)):
         rows[k] = compare(cases[k], engine, AGAIN * repeats, input_gradient)
     typical = median(row["faster"] for row in rows)
     return sorted(rows, key=lambda row: row["faster"]), [
@@ -86,18 +93,36 @@ def search(cases: Sequence[Case], engine: str, repeats: int, input_gradient: boo
     ]
 
 
+def with_phases(rows: Sequence[Row], repeats: int) -> list[Row]:
+    """The phases of those that reach least of the target: their shares in %, and their rows as of `bench phases`."""
+    found, worst = list(rows), sorted(range(len(rows)), key=lambda k: rows[k]["reach"])[:PRINTED]
+    for k in tracked([k for k in worst if rows[k]["engine"] == "fused"]):
+        case = Case(rows[k]["cell"], *map(int, rows[k]["shape"].split(",")))
+        some = phases.split(case, repeats)
+        shares = {SPLIT.get(row["phase"], row["phase"]): row["share %"] for row in some[: len(phases.PHASES)]}
+        found[k] = {**rows[k], **shares, "phases": some}
+    return found
+
+
 def measured(
     cases: Sequence[Case], at_random: bool, engine: str, repeats: int, input_gradient: bool, seed: int
 ) -> tuple[list[Row], list[str]]:
     """-> the rows, and what is to be said about them"""
     torch.manual_seed(seed)
+    peak, more = Peak(cases[0].cell), list[str]()
     if at_random:
-        return search(cases, engine, repeats, input_gradient)
-    return [compare(case, engine, repeats, input_gradient) for case in tracked(cases)], []
+        rows, more = search(cases, engine, repeats, input_gradient, peak)
+    else:
+        rows = [compare(case, engine, repeats, input_gradient) for case in peak.between(tracked(cases))]
+    rows = [targets.judged(row, peak.best, host().vector_bits // 32) for row in rows]
+    if at_random:
+        rows = with_phases(rows, repeats)
+        more.append(f"project to bias: the phases of the {PRINTED} that reach least, in % of their sum.")
+    return rows, [*more, str(peak), targets.verdict(rows)]
 
 
 def measure(
-    shapes: Annotated[str | None, f"{ABOUT_SHAPES}  (default: ten from small to large)"] = None,
+    shapes: Annotated[str | None, f"{ABOUT_SHAPES}  (default: twelve from small to large)"] = None,
     cells: CellNames = "lstm,gru,rnn",
     random: Annotated[int | None, "Measure this many random shapes, and print the worst.", "N"] = None,
     engine: Engine = "auto",
@@ -122,10 +147,11 @@ def measure(
     gradients = "of parameters and input" if input_gradient else "of the parameters"
     return Report(
         f"How much faster is a training step (forward, backward, gradients {gradients}) than torch.nn's?",
-        [TIMES, REST, PAGES],
+        [TIMES, SHARES, *([] if random is None else [WORST]), REST, PAGES],
         rows,
         [
             "shape: B,T,I,H,layers. faster: torch's time over plait's, the median and the quartiles of the pairs.",
+            "%: of the peak. peak ms: what the arithmetic takes there. reach: of the target (bench/targets.py).",
             *more,
             "MB: the peak of a step beyond what was there before it.",
             f"faults, sys: pages that a step touches first, and ms of system time; {allocators.ABOUT[malloc]}.",

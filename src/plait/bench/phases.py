@@ -5,6 +5,8 @@ done inside the walks, and autograd adds its part: so the step stands beside the
 """
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -16,12 +18,13 @@ from ..engines.fused import FusedEngine
 from ..errors import PlaitError, unknown
 from . import phases_rotate
 from .options import Repeats, Seed
+from .peak import Peak
 from .report import Report, Timing, check, interleaved, timing, tracked
 from .steps import Case, Step, contenders, parse_cells, parse_shapes
 
 PHASES = ("project", "walk", "walk back", "weights", "input", "bias")
 SHAPE, CELL = "32,128,64,64,1", "lstm"
-COLUMNS = ("shape", "cell", "phase", "ms", "low", "high", "share %", "GFLOP/s")
+COLUMNS = ("shape", "cell", "phase", "ms", "low", "high", "share %", "GFLOP/s", "peak %")
 
 
 class Laps:
@@ -92,6 +95,14 @@ def split(case: Case, repeats: int) -> list[dict[str, Any]]:
     return [*rows, row("sum", total, everything), row("step", timing(whole), everything)]
 
 
+def with_peak(rows: Sequence[Mapping[str, Any]], peak: Peak) -> list[dict[str, Any]]:
+    """The share of the peak beside every GFLOP/s."""
+    return [
+        {**row, "peak %": row["GFLOP/s"] and row["GFLOP/s"] / peak.best * 100, "peak GFLOP/s": peak.best}
+        for row in rows
+    ]
+
+
 def measure(
     task: Annotated[str | None, "rotate: the fourth paper's ten phases, on its network."] = None,
     shapes: Annotated[
@@ -112,16 +123,22 @@ def measure(
     for case in cases:
         if case.layers > 1:
             raise PlaitError(f"shape '{case.shape}': the phases are those of one layer: let it end with ,1.")
+    if task and len(cases) > 1:
+        raise PlaitError(f"shapes '{shapes}' and cells '{cells}': task rotate takes one of each.")
     torch.manual_seed(seed)
+    peak = Peak(cases[0].cell)
     if task:
-        if len(cases) > 1:
-            raise PlaitError(f"shapes '{shapes}' and cells '{cells}': task rotate takes one of each.")
-        return phases_rotate.split(cases[0], repeats)
+        peak.sample()
+        report = phases_rotate.split(cases[0], repeats)
+        peak.sample()
+        return replace(report, rows=with_peak(report.rows, peak), remarks=[*report.remarks, str(peak)])
+    rows = [row for case in peak.between(tracked(cases)) for row in split(case, repeats)]
     return Report(
         "Where does a training step of engine fused spend its time?",
         [COLUMNS],
-        [row for case in tracked(cases) for row in split(case, repeats)],
+        with_peak(rows, peak),
         [
+            str(peak),
             "project: W x + b. walk, walk back: the recurrence. weights, input, bias: their gradients.",
             "step: the layer's own, with autograd; small matrix products are then part of the walks.",
         ],

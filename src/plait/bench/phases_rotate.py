@@ -33,7 +33,7 @@ PAPER = {  # % of the time of its own step
     "9 weight gradients": 24.60,
     "10 descent": 0.06,
 }
-COLUMNS = ("phase", "paper %", "share %", "ms", "low", "high", "GFLOP/s")
+COLUMNS = ("phase", "paper %", "share %", "ms", "low", "high", "GFLOP/s", "peak %")
 LR = 1e-6  # so small that many steps lead nowhere
 
 

@@ -26,7 +26,7 @@ class Report:
     tables: Sequence[Sequence[str]]  # each the keys it prints, of those rows that have them
     rows: Sequence[Mapping[str, Any]]
     remarks: Sequence[str] = ()
-    printed: int | None = None  # how many rows are printed, None: all; the JSON has all of them
+    printed: int | None = None  # how many rows of a table are printed, None: all; the JSON has all of them
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def show(report: Report, output: Printer) -> None:
     output.line(report.question)
     output.line(", ".join(f"{k} {v}" for k, v in where.items()))
     for columns in report.tables:
-        rows = [row for row in report.rows[: report.printed] if row.keys() >= set(columns)]
+        rows = [row for row in report.rows if row.keys() >= set(columns)][: report.printed]
         output.table(list(columns), [[text(row[c]) for c in columns] for row in rows])
         output.line()
     for remark in report.remarks:

@@ -11,6 +11,7 @@ from ..bench import report
 from ..cells.load import load
 from ..cells.trace import trace
 from ..errors import between
+from ..kernels.target import FORCED, host
 from ..kernels.threads import openmp, why_alone
 from ..ladder.rungs import ladder
 from .options import set_threads
@@ -32,7 +33,12 @@ def list_engines(output: Output) -> None:
     output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
     runtime = openmp()
     output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
-    output.result({"engines": rows, "auto": took, "openmp": runtime.path if runtime else None})
+    cpu = host()
+    why = f"as {FORCED} says" if cpu.forced else "the widest"
+    has = ", ".join(map(str, cpu.widths))
+    output.line(f"{'vectors':<{width}}  of {cpu.vector_bits} bits, {why}; {cpu.name} has {has}")
+    vectors = {"bits": cpu.vector_bits, "forced": cpu.forced is not None, "widths": cpu.widths, "cpu": cpu.name}
+    output.result({"engines": rows, "auto": took, "openmp": runtime.path if runtime else None, "vectors": vectors})
 
 
 def equations(cell: str, dt: float, output: Output) -> None:

@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 class FusedWalk(Engine):
     def __init__(self, schedule: Schedule = DEFAULT) -> None:
-        self.schedule = schedule
+        self.schedule, self.machine = schedule, schedule.machine()
         self.forms: dict[tuple[Any, ...], Form] = {}
         self.setups: dict[tuple[Any, ...], Setup] = {}
 
@@ -61,7 +61,8 @@ class FusedWalk(Engine):
         form = self.forms.get(key)
         if form is None:
             cell, _, dtype, projected, _ = key
-            form = self.forms[key] = Form(cell, dt, self.schedule.target(dtype == torch.float64), projected, sourced)
+            target = self.schedule.target(dtype == torch.float64, self.machine)
+            form = self.forms[key] = Form(cell, dt, target, projected, sourced)
         return form
 
     def setup(

@@ -13,6 +13,7 @@ records      the arguments of a kernel: records of words, each with a name
 packing      weights into panels
 products     rows times panels, and products over all steps
 recurrence   the walk through time, forward and back
+peak         the tile alone, to be measured
 
 How it becomes machine code:
 objects      loops and leaves as object files

@@ -71,6 +71,18 @@ def shared() -> Addresses:
 
 
 @once
+def peak() -> int:
+    """The loop that `plait bench` measures the tile with."""
+
+    def build() -> bytes:
+        from . import objects
+
+        return objects.peak()
+
+    return load("the loop for the peak", key("peak"), build, ("plait_peak",))["plait_peak"]
+
+
+@once
 def leaves(form: Form) -> Addresses:
     """The functions that are made for one cell and one kind of number."""
 

@@ -11,16 +11,28 @@ from .target import I64, Form
 
 
 def shared() -> bytes:
-    """The loops that all cells share, callable from C."""
+    """The loops that all cells share."""
     from . import products, recurrence  # numba compiles their functions when they are imported
 
-    module, target, libraries = ir.Module("plait_shared"), cpu_target.target_context, []
-    for name, function in (
-        ("plait_rows", products.multiply_rows),
-        ("plait_multiply", products.multiply),
-        ("plait_run", recurrence.run),
-        ("plait_start", recurrence.start),
-    ):
+    return callable_from_c(
+        "plait_shared",
+        plait_rows=products.multiply_rows,
+        plait_multiply=products.multiply,
+        plait_run=recurrence.run,
+        plait_start=recurrence.start,
+    )
+
+
+def peak() -> bytes:
+    from . import peak as loop
+
+    return callable_from_c("plait_peak", plait_peak=loop.run)
+
+
+def callable_from_c(title: str, **functions: Any) -> bytes:
+    """numba's functions, by other names."""
+    module, target, libraries = ir.Module(title), cpu_target.target_context, []
+    for name, function in functions.items():
         ((arguments, result),) = function.overloads.items()
         entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(arguments)), name)
         build = ir.IRBuilder(entry.append_basic_block())

@@ -23,6 +23,7 @@ class Schedule:
     states       "one buffer" for all steps; or "per step", an array and a call for each
     fold         W x as part of the sums of a step, where the weights are small; else as a product over all steps
     torch_mm     products over all steps by torch.mm where it is faster, else all of them by these kernels
+    vector_bits  128, 256 or 512, if the CPU has such vectors; None: as PLAIT_VECTOR_BITS says, else the widest it has
     """
 
     tile: Literal["register"] | tuple[int, int] | None = "register"
@@ -33,6 +34,7 @@ class Schedule:
     states: Literal["one buffer", "per step"] = "one buffer"
     fold: bool = True
     torch_mm: bool = True
+    vector_bits: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.tile, tuple) and (len(self.tile) != 2 or min(self.tile) < 1):
@@ -46,15 +48,18 @@ class Schedule:
             if value not in known:
                 raise PlaitError(f"{name} {value!r}: expected {known[0]!r} or {known[1]!r}.")
 
+    def machine(self) -> Host:
+        """The CPU that the kernels are made for."""
+        return host() if self.vector_bits is None else host().narrowed(self.vector_bits, "vector_bits")
+
     def target(self, double: bool, machine: Host | None = None) -> Target:
-        machine = machine or host()
-        lanes = machine.vector_bytes // (8 if double else 4) if self.vectorise else 1
+        machine = machine or self.machine()
+        lanes = machine.vector_bits // (64 if double else 32) if self.vectorise else 1
         apart = self.elementwise == "apart"
         if self.tile is None:
             return Target(double, lanes, 1, 1, apart=apart)
         if self.tile == "register":
-            # 2 vectors of sums per row; the other registers hold two vectors of a panel, and a number of A in all lanes
-            return Target(double, lanes, (machine.registers - 4) // 2, apart=apart)
+            return Target(double, lanes, machine.rows, apart=apart)
         rows, columns = self.tile
         target = Target(double, lanes, 1, max(1, columns // lanes), chunk=rows, apart=apart)
         if target.width * target.size > MOST_TILE:

@@ -1,7 +1,8 @@
 """The CPU at hand: how wide its vectors are, how many registers it has, and what it is called."""
 
+import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import groupby
 
@@ -10,9 +11,14 @@ from llvmlite import ir
 
 from ..cells import Cell
 from ..cells.trace import Trace, trace
+from ..errors import PlaitError
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+WIDTHS = (128, 256, 512)  # bits of a vector
+FORCED = "PLAIT_VECTOR_BITS"
 
 
 @dataclass(frozen=True)
@@ -20,20 +26,55 @@ class Host:
     name: str
     features: tuple[str, ...]  # sorted
     machine: str
+    forced: int | None = None  # bits of a vector; None: as many as it has
 
     @property
-    def vector_bytes(self) -> int:
-        if "avx512f" in self.features:
-            return 64
-        return 32 if "avx" in self.features else 16
+    def is_arm(self) -> bool:
+        return self.machine in ("aarch64", "arm64")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of all vectors that it has, in bits."""
+        return WIDTHS[: 3 if "avx512f" in self.features else 2 if "avx" in self.features else 1]
+
+    @property
+    def vector_bits(self) -> int:
+        return self.forced or self.widths[-1]
 
     @property
     def registers(self) -> int:
-        return 32 if "avx512f" in self.features or self.machine in ("aarch64", "arm64") else 16
+        """x86 with AVX-512 has 32, but for shorter vectors only if it has avx512vl."""
+        has_more = "avx512vl" in self.features or self.vector_bits == 512
+        return 32 if self.is_arm or has_more else 16
+
+    @property
+    def rows(self) -> int:
+        """Of a register tile that has two vectors of sums per row. The other registers hold two vectors of a panel, and
+        numbers of A in all lanes: one or two on x86. On AArch64, which cannot multiply with memory, LLVM loads several
+        of them ahead, and with more rows than these some sums would not stay in registers.
+        """
+        return (self.registers - (8 if self.is_arm else 4)) // 2
+
+    def narrowed(self, bits: int, name: str) -> "Host":
+        """The same with vectors of that many bits. name: what asks for it."""
+        if bits not in self.widths:
+            known = " or ".join(map(str, self.widths))
+            raise PlaitError(f"{name} {bits}: this CPU ({self.name}) has no such vectors, expected {known}.")
+        return replace(self, forced=bits)
+
+
+def host() -> Host:
+    """This CPU, with vectors as PLAIT_VECTOR_BITS says."""
+    given, found = os.environ.get(FORCED, ""), _host()
+    if not given:
+        return found
+    if given not in map(str, WIDTHS):
+        raise PlaitError(f"{FORCED} '{given}': expected 128, 256 or 512, or nothing for the widest of this CPU.")
+    return found.narrowed(int(given), FORCED)
 
 
 @cache
-def host() -> Host:
+def _host() -> Host:
     found = llvm.get_host_cpu_features()
     return Host(llvm.get_host_cpu_name(), tuple(sorted(k for k, v in found.items() if v)), platform.machine())
 
