@@ -4,6 +4,7 @@ that is too short.
 
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor
 
 from ..cells.trace import trace
@@ -26,7 +27,7 @@ def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | 
         check_count("initial states", state0, ps[0])
         names, widths = ps[0].cell.states, ps[0].widths
         shapes = [(len(ps), layout.B, width) for width in widths]
-        check_shapes(zip([f"initial state {name}" for name in names], state0, shapes, strict=True), w)
+        check_shapes(zip([f"initial state {name}" for name in names], state0, shapes, strict=True), w.dtype)
 
 
 def check_backward(
@@ -52,7 +53,7 @@ def check_backward(
     for k, d in enumerate(d_finals):
         if d is not None:
             found.append((f"the gradient of the last state {ps[0].cell.states[k]}", d, (D, layout.B, ps[0].widths[k])))
-    check_shapes(found, w)
+    check_shapes(found, w.dtype)
 
 
 def check_weights(p: Prepared) -> None:
@@ -62,7 +63,7 @@ def check_weights(p: Prepared) -> None:
         raise PlaitError("one bias of a direction is missing: give both b_ih and b_hh, or neither.")
     shapes = ((GH, w.w_ih.shape[-1]), (GH, H if w.w_hr is None else P), (GH,), (GH,), (P, H), *[(H,)] * len(w.params))
     names = (*OF_WEIGHTS, *[f"weight {name}" for name in p.cell.params])
-    check_shapes(zip(names, w.places, shapes, strict=True), w.w_ih)
+    check_shapes(zip(names, w.places, shapes, strict=True), w.w_ih.dtype)
 
 
 OF_WEIGHTS = tuple(f"weight {name}" for name in Weights._fields[:5])
@@ -78,8 +79,7 @@ def check_alike(ps: Sequence[Prepared]) -> None:
 
 
 # --- which tensor is wrong, and what was expected ---------------------------------------------------------------------
-def check_shapes(found: Iterable[Expected], like: Tensor) -> None:
-    dtype = like.dtype
+def check_shapes(found: Iterable[Expected], dtype: torch.dtype) -> None:
     for name, t, shape in found:
         if t is not None and (t.shape != shape or t.dtype is not dtype or not t.is_cpu):
             kind = f"{tuple(t.shape)} in {t.dtype} on {t.device}"
@@ -101,7 +101,7 @@ def check_recur(
         check_count(f"{name} states", states, p)
         for state, t, width in zip(p.cell.states, states or (), p.widths, strict=False):
             found.append((f"{name} state {state}", t, (rows, width)))
-    check_shapes(found, p.weights.w_ih)
+    check_shapes(found, p.weights.w_ih.dtype)
 
 
 def check_count(name: str, states: States | None, p: Prepared) -> None:
@@ -134,4 +134,4 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
             (f"the gradient of {state}", d_states[k], (N, width)),
             (f"the gradient of the last {state}", d_last[k], (B, width)),
         ]
-    check_shapes(found, p.weights.w_ih)
+    check_shapes(found, p.weights.w_ih.dtype)

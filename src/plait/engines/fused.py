@@ -9,21 +9,27 @@ from torch import Tensor
 
 from ..kernels import pool, threads
 from ..kernels.addresses import of_direction
-from ..kernels.layer import Layer, folds
-from ..kernels.program import Left, Program
+from ..kernels.layer import folds
+from ..kernels.program import Left
+from ..kernels.schedule import DEFAULT, Schedule
 from ..kernels.target import Form
 from ..layout import Layout
 from .base import Derivative, Gradients, Needs, Prepared, States, Weights
-from .checks import check_backward, check_forward
-from .fused_walk import FusedWalk, Setup, steps_without_tape
+from .checks import check_alike, check_backward, check_forward
+from .fused_walk import MOST_SETUPS, FusedWalk, Setup, steps_without_tape
 from .packed import Packed, packs_of
 from .ready_call import MOST_READY_CALLS, ReadyCall
+from .small import Sizes, SmallStack
 from .tape import Room
 from .way_back import WayBack, address, matrix, rows_of
 
 
 class FusedEngine(FusedWalk):
     name, about = "fused", "kernels compiled for this CPU, on torch's threads"
+
+    def __init__(self, schedule: Schedule = DEFAULT) -> None:
+        super().__init__(schedule)
+        self.stacks: dict[tuple[Any, ...], SmallStack] = {}
 
     # --- a layer, forward
     def forward(
@@ -72,12 +78,10 @@ class FusedEngine(FusedWalk):
     def forward_setup(
         self, ps: Sequence[Packed], layout: Layout, dt: float, stateful: bool, stride: int, batch: int
     ) -> Setup:
-        def make(layer: Layer) -> Program:
-            return layer.forward(project=True, stateful=stateful, stride=stride)
-
         p = ps[0]
         folded = folds(self.schedule, self.form(p, dt), batch, p.weights.w_ih.shape[1], p.H, p.P)
-        return self.setup(make, layout, ps, dt, False, stateful, stride, folded=folded, batch=batch)
+        options: dict[str, Any] = {"project": True, "stateful": stateful, "stride": stride}
+        return self.setup(False, layout, ps, dt, folded=folded, batch=batch, **options)
 
     def in_chunks(
         self,
@@ -152,6 +156,25 @@ class FusedEngine(FusedWalk):
             q.mark_ready(False, with_w=not program.left and not folded, folded=folded)
         return addresses if was_ready and not program.left else None
 
+    # --- a small stack of layers
+    def small(self, sizes: Sizes, weights: Sequence[Tensor]) -> SmallStack | None:
+        """What runs these layers in one go, if the launch can compute all of their products. weights: of all layers and
+        directions.
+        """
+        key = (sizes, *[t.shape for t in weights])
+        found = self.stacks.get(key)
+        if found is None:
+            each = 4 if sizes.bias else 2
+            ps = []
+            for k in range(0, len(weights), each):
+                w = Weights.of(sizes.cell, weights[k : k + each], bias=sizes.bias)
+                ps.append(self.prepare(sizes.cell, w, k // each % sizes.D == 1))
+            check_alike(ps[: sizes.D])
+            if len(self.stacks) >= MOST_SETUPS:
+                self.stacks.clear()
+            found = self.stacks[key] = SmallStack(sizes, self.schedule, self.form(ps[0], 1), ps)
+        return found if found.is_whole else None
+
     # --- a layer, backward
     def backward(
         self,
@@ -177,12 +200,8 @@ class FusedEngine(FusedWalk):
         P, size, (d_rows, stride) = p.P, x.element_size(), rows_of(d_rows, x, D * p.P)
         wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
 
-        def make(layer: Layer) -> Program:
-            return layer.backward(stride=stride, needs_x=needs.x, needs_states=needs_states, needs=wanted)
-
-        program, form, rooms, _ = self.setup(
-            make, layout, mine, dt, True, stride, needs.x, needs_states, wanted, batch=B
-        )
+        options: dict[str, Any] = {"stride": stride, "needs_x": needs.x, "needs_states": needs_states, "needs": wanted}
+        program, form, rooms, _ = self.setup(True, layout, mine, dt, batch=B, **options)
         d_x = pool.empty_like(x) if needs.x else None
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]

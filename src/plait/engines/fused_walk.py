@@ -1,6 +1,6 @@
 """One direction on compiled kernels, from given wx on; and what these kernels are made for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,25 +67,26 @@ class FusedWalk(Engine):
 
     def setup(
         self,
-        make: Callable[[Layer], Program],
+        back: bool,
         layout: Layout,
         ps: Sequence[Packed],
         dt: float,
-        back: bool,
-        *more: Any,
+        *,
         sourced: bool = False,
         folded: bool = False,
         batch: int | None = None,
+        **options: Any,
     ) -> Setup:
         """Those of dense batches are stored by shape. A ragged layout seldom comes again: its setups are stored with
         it, for the layers of one stack.
 
-        more: what else `make` depends on. batch: of a layer, how many sequences its states have; a ragged chunk may
-        have fewer. None: it is a walk from given wx.
+        options: of Layer.forward, or of Layer.backward. batch: of a layer, how many sequences its states have; a ragged
+        chunk may have fewer. None: it is a walk from given wx.
         """
         count, packs = threads.threads(), packs_of(ps, back, folded)
         setups = self.setups if layout.batch_sizes is None else layout.cache
-        key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *more, *[p.kind for p in ps])
+        kinds = [p.kind for p in ps]
+        key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *options.values(), *kinds)
         setup: Setup | None = setups.get(key)
         if setup is None:
             if setups is self.setups and len(setups) >= MOST_SETUPS:
@@ -109,7 +110,8 @@ class FusedWalk(Engine):
                 packs=packs,
                 folded=folded,
             )
-            setup = setups[key] = Setup(make(layer), form, rooms, folded)
+            program = layer.backward(**options) if back else layer.forward(**options)
+            setup = setups[key] = Setup(program, form, rooms, folded)
         return setup
 
     # --- one direction, from given wx
@@ -173,14 +175,9 @@ class FusedWalk(Engine):
     ) -> None:
         """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
         stride = p.P if out is None else out.stride(0)
+        sourced = source is not None
         program, form, (room,), _ = self.setup(
-            lambda layer: layer.forward(project=False, stateful=stateful, stride=stride),
-            layout,
-            [p],
-            dt,
-            False,
-            *(stateful, stride),
-            sourced=source is not None,
+            False, layout, [p], dt, sourced=sourced, project=False, stateful=stateful, stride=stride
         )
         start, size, ends = memory.data_ptr(), memory.element_size(), [t.data_ptr() for t in last]
         matrices = room.matrices
@@ -224,15 +221,8 @@ class FusedWalk(Engine):
         source = [d_rows] if is_sourced else []  # per state
         for state, d_state in zip(tape.states[1:], given[1:] if is_sourced else (), strict=False):
             source.append(torch.zeros_like(state) if d_state is None else d_state.contiguous())
-        program = self.setup(
-            lambda layer: layer.backward(stride=stride, needs_x=False, needs_states=True, needs=[NO_WEIGHTS]),
-            layout,
-            [q],
-            tape.dt,
-            True,
-            stride,
-            sourced=is_sourced,
-        ).program
+        wanted: dict[str, Any] = {"needs_x": False, "needs_states": True, "needs": (NO_WEIGHTS,)}
+        program = self.setup(True, layout, [q], tape.dt, sourced=is_sourced, stride=stride, **wanted).program
         ends = [None if d is None else d.contiguous() for d in d_last]
         direction = Direction(
             rows=d_rows.data_ptr(),

@@ -18,7 +18,40 @@ from .ready_call import ReadyCall
 
 NOT_LASTING, NO_PANELS = Packs(), [0, 0, 0]
 MOST_KINDS = 1024
-CHECKED: set[tuple[Any, ...]] = set()  # kinds whose shapes go together
+KINDS: dict[tuple[Any, ...], "Kind"] = {}
+
+
+class Kind:
+    """All that a call must know of the weights of a direction, except where they are. There is one object of each: a
+    call finds what was made ready for its weights by this object.
+    """
+
+    def __init__(self, p: Prepared, shapes: Sequence[torch.Size | None]) -> None:
+        check_weights(p)
+        self.shapes, self.dtype = shapes, p.weights.w_ih.dtype
+        self.sizes = p.H, p.P, p.widths
+
+    @classmethod
+    def of(cls, cell: type[Cell], w: Weights, reverse: bool) -> tuple["Kind", bool]:
+        """-> the kind, and whether all weights are contiguous. An error if they do not go together."""
+        dtype, is_alike, is_contiguous = w.w_ih.dtype, True, True
+        shapes: list[torch.Size | None] = []
+        for t in w.places:
+            if t is None:
+                shapes.append(None)
+                continue
+            shapes.append(t.shape)
+            if t.dtype is not dtype or not t.is_cpu:
+                is_alike = False
+            if not t.is_contiguous():
+                is_contiguous = False
+        key = (cell, reverse, dtype, *shapes)
+        kind = KINDS.get(key)
+        if kind is None or not is_alike:
+            if len(KINDS) >= MOST_KINDS:
+                KINDS.clear()
+            kind = KINDS[key] = cls(Prepared(cell, w, reverse), shapes)
+        return kind, is_contiguous
 
 
 class Packed(Prepared):
@@ -30,23 +63,10 @@ class Packed(Prepared):
     """
 
     def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
-        shapes: list[torch.Size | None] = []
-        dtype, is_alike, is_contiguous = weights.w_ih.dtype, True, True
-        for t in weights.places:
-            if t is None:
-                shapes.append(None)
-            else:
-                shapes.append(t.shape)
-                is_alike = is_alike and t.dtype is dtype and t.is_cpu
-                is_contiguous = is_contiguous and t.is_contiguous()
-        super().__init__(cell, weights if is_contiguous else contiguous(weights), reverse)
-        self.lasting, self.dtype, self.shapes = lasting, dtype, shapes
-        self.kind = (cell, reverse, dtype, *shapes)  # all that a call must know of the weights, except where they are
-        if not is_alike or self.kind not in CHECKED:
-            check_weights(self)
-            if len(CHECKED) >= MOST_KINDS:
-                CHECKED.clear()
-            CHECKED.add(self.kind)
+        self.kind, is_contiguous = Kind.of(cell, weights, reverse)
+        self.cell, self.reverse, self.lasting = cell, reverse, lasting
+        self.weights = weights if is_contiguous else contiguous(weights)
+        self.H, self.P, self.widths = self.kind.sizes
         if lasting:
             self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, f (r and w), w, p; forward or back
             self.ready: set[tuple[str, bool]] = set()
@@ -59,13 +79,15 @@ class Packed(Prepared):
         """
         if self.lasting and self.thread != threading.get_ident():
             raise PlaitError("these weights were prepared by another Python thread: let each thread prepare its own.")
-        for t, shape in zip(self.weights.places, self.shapes, strict=True):
+        kind = self.kind
+        dtype = kind.dtype
+        for t, shape in zip(self.weights.places, kind.shapes, strict=True):
             if t is None:
                 continue
-            if t.shape != shape or t.dtype is not self.dtype or not t.is_cpu or not t.is_contiguous():
+            if t.shape != shape or t.dtype is not dtype or not t.is_cpu or not t.is_contiguous():
                 now = f"{tuple(t.shape)} in {t.dtype} on {t.device} with strides {t.stride()}"
                 raise PlaitError(
-                    f"a weight is {now}, and was {tuple(shape or ())} in {self.dtype} on cpu when it was prepared: "
+                    f"a weight is {now}, and was {tuple(shape or ())} in {dtype} on cpu when it was prepared: "
                     "prepare the weights again."
                 )
 

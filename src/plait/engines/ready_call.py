@@ -5,8 +5,7 @@ ready call has one workspace, so only the Python thread that made it may run it.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -41,8 +40,7 @@ class ReadyCall:
         self.width, self.size = y.shape[-1], x.element_size()
         self.of_x, self.dtype = x.shape, x.dtype
         self.of_finals = [f.shape for f in finals]
-        is_large = max(t.nbytes for t in (y, *finals)) >= pool.LEAST
-        self.new: Callable[..., Tensor] = partial(pool.empty, exact=True) if is_large else Tensor.new_empty
+        self.new = pool.maker(max(t.nbytes for t in (y, *finals)), exact=True)
 
     def fits(self, x: Tensor, state0: Sequence[Tensor] | None) -> bool:
         """If not, the usual way reports what is wrong."""

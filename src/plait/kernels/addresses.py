@@ -90,6 +90,53 @@ def of_direction(
     return [x, rows, d_x, tape, d_tape, before, d_projected, *weights, *panels, *gradients, *params, *d_params]
 
 
+OF_STACK = ("x", "rows", "d_x", "memory", "d_memory", "between")  # after given and last; then weights, and d_ of them
+
+
+@dataclass(frozen=True)
+class OfStack(Table):
+    """One layer of a stack, whose tapes, and the rows from layer to layer, are in one tensor.
+
+    starts, per state given, per state last; OF_STACK; per layer and direction the weights; the same for their gradients
+    """
+
+    form: Form
+    layer: int
+    layers: int
+    D: int
+    B: int
+    widths: Sequence[int]  # of the states
+    weights: Sequence[str]  # of a direction
+    tapes: Sequence[int]  # per layer and direction: numbers before it in the memory
+    rows: Sequence[int]  # the same for the rows that a layer gives to the next
+    d_rows: Sequence[int]  # the same for their gradients, in `between`
+    in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction
+    back: bool
+
+    def find(self, where: Where) -> tuple[int, int]:
+        d, name, _, k = where
+        S, first = self.form.S, FIRST + 2 * self.form.S
+        mine, each, is_last = self.layer * self.D + d, len(self.weights), self.layer == self.layers - 1
+        if name in ("given", "last"):
+            return FIRST + k + (S if name == "last" else 0), mine * self.B * self.widths[k]
+        if name in ("d_projected", *WEIGHTS, *GRADIENTS):
+            if name.removeprefix("d_") not in self.weights:
+                return STARTS, 0  # there is none: that address is 0, because the batch is dense
+            number = mine * each + self.weights.index(name.removeprefix("d_"))
+            return first + len(OF_STACK) + number + (self.layers * self.D * each if name[:2] == "d_" else 0), 0
+        if name == "x" and self.layer:
+            return first + OF_STACK.index("memory"), self.rows[self.layer - 1]
+        if name == "d_x" and self.layer:
+            return first + OF_STACK.index("between"), self.d_rows[self.layer - 1]
+        if name == "rows" and not is_last:
+            tensor, place = ("between", self.d_rows) if self.back else ("memory", self.rows)
+            return first + OF_STACK.index(tensor), place[self.layer] + d * self.widths[0]
+        if name in OF_STACK:
+            return first + OF_STACK.index(name), d * self.widths[0] if name == "rows" else 0
+        tape = "d_memory" if name in ("d_gates", "d_extra") else "memory"
+        return first + OF_STACK.index(tape), self.tapes[mine] + self.in_tape[d][name.removeprefix("d_"), k]
+
+
 class Direction(NamedTuple):
     """The addresses of a walk from given wx; 0 for a matrix that does not exist."""
 

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from sys import getrefcount
 from threading import Thread
 
@@ -267,6 +267,11 @@ def discard(block: Block | None) -> None:
 _pool = Pool()
 empty, empty_like = _pool.empty, _pool.empty_like
 workspace, put = _pool.workspace, _pool.put
+
+
+def maker(size: int, *, exact: bool = False) -> Callable[..., Tensor]:
+    """`empty` for tensors of at most `size` bytes: torch's own, if the pool has none that are so small."""
+    return Tensor.new_empty if size < LEAST else partial(empty, exact=exact)
 
 
 def release() -> int:

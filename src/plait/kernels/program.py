@@ -19,6 +19,7 @@ from .target import Form
 CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
+LINE = 8  # words of a line of the cache
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
 
@@ -33,23 +34,46 @@ class Left(NamedTuple):
     end: int = 0
 
 
-class Program:
+class Launched:
+    """What can run any number of times, on `count` threads."""
+
+    count: int
+    bytes: int  # of the workspace with the block
+    words: list[int]
+    slots: list[tuple[int, int, int]]  # word, number of the address, bytes after it
+    inner: list[tuple[int, int]]  # word, bytes from the beginning of the block to what it points to
+
+    def seal(self) -> None:
+        table = chain(*self.slots, *self.inner)
+        lead = (compiler.shared()["plait_run"], self.count, len(self.words), len(self.slots), len(self.inner))
+        self.memory = array("q", [*lead, *self.words, *table])
+        self.address = self.memory.buffer_info()[0]
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """With the addresses in the order of the table, without that of the workspace."""
+        workspace = pool.workspace(self.bytes)
+        memory = workspace.address
+        words = array("q", [memory, *addresses])
+        threads.run(self.address, words.buffer_info()[0], memory, self.count)
+        pool.put(workspace)
+
+
+class Program(Launched):
     """layer.py writes it: walks, products, `finish`. Then it can run any number of times."""
 
     def __init__(self, form: Form, count: int, walks: int, table: Table, *, back: bool) -> None:
         self.form, self.count, self.table, self.back = form, count, table, back
         self.shared, self.leaves = compiler.shared(), compiler.leaves(form)
         self.walks = [LAUNCH.LAUNCH_SIZE + d * WALK.WALK_SIZE for d in range(walks)]
-        self.words: list[int] = [0] * (LAUNCH.LAUNCH_SIZE + walks * WALK.WALK_SIZE)
+        self.words = [0] * (LAUNCH.LAUNCH_SIZE + walks * WALK.WALK_SIZE)
         self.products: list[int] = []
         self.whole = 0  # the number of the first product of a whole sequence
-        self.slots: list[tuple[int, int, int]] = []  # word, number of the address, bytes after it
-        self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the block to what it points to
+        self.slots, self.inner = [], []
         self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
         self.workspace = 0  # numbers, not counting the block itself
         self.outer_workspace = 0  # numbers for each thread: of the sum over all rows that needs most
         self.left: list[Left] = []  # what torch has to compute
-        self.bytes = 0  # of the workspace with the block
+        self.head = self.bytes = 0  # of the block in the workspace, and of both
 
     # --- writing it
     def set(self, at: int, **fields: int) -> None:
@@ -201,20 +225,29 @@ class Program:
         self.inner += [(LAUNCH.FIRST_WALK, 8 * self.walks[0]), (LAUNCH.FIRST_PRODUCT, 8 * self.products[0])]
         self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
         words += bounds
-        head = -(-len(words) * 8 // self.form.target.size // 64) * 64  # the block comes first in the workspace
+        words += [0] * (-len(words) % LINE)
+        size = self.form.target.size
+        self.head = -(-len(words) * 8 // size // 64) * 64 * size  # the block comes first in the workspace
         for word, before in self.reserved:
-            self.slots.append((word, WORKSPACE, (head + before) * self.form.target.size))
-        self.bytes = (self.workspace + head) * self.form.target.size
-        table = chain(*self.slots, *self.inner)
-        lead = (self.shared["plait_run"], self.count, len(words), len(self.slots), len(self.inner))
-        self.memory = array("q", [*lead, *words, *table])
-        self.address = self.memory.buffer_info()[0]
+            self.slots.append((word, WORKSPACE, self.head + before * size))
+        self.bytes = self.head + self.workspace * size
+        self.seal()
 
-    # --- running it
-    def run(self, addresses: Sequence[int]) -> None:
-        """With the addresses in the order of the table, without that of the workspace."""
-        workspace = pool.workspace(self.bytes)
-        memory = workspace.address
-        words = array("q", [memory, *addresses])
-        threads.run(self.address, words.buffer_info()[0], memory, self.count)
-        pool.put(workspace)
+
+class Chain(Launched):
+    """Programs that one launch runs, one after the other, with the same addresses and the same number of threads."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self.count, self.words, self.slots, self.inner = programs[0].count, [], [], []
+        heads = sum(p.head for p in programs)
+        for k, p in enumerate(programs):
+            first = len(self.words)
+            self.words += p.words
+            for word, number, after in p.slots:
+                moved = heads - p.head if number == WORKSPACE else 0  # all use the same memory behind the blocks
+                self.slots.append((first + word, number, after + moved))
+            self.inner += [(first + word, 8 * first + to) for word, to in p.inner]
+            if k < len(programs) - 1:
+                self.inner.append((first + LAUNCH.NEXT, 8 * len(self.words)))
+        self.bytes = heads + max(p.bytes - p.head for p in programs)
+        self.seal()

@@ -279,9 +279,9 @@ def walk_units(launch, back, team):
 
 
 @compiled(1)
-def run(launch):
-    """What each thread of the team does. The team may be smaller than requested, so its size is read here."""
-    mode, back = flush_denormals(), get(launch, LAUNCH.BACK)
+def run_one(launch):
+    """The team may be smaller than requested, so its size is read here."""
+    back = get(launch, LAUNCH.BACK)
     team = 1 if get(launch, LAUNCH.ALONE) else call0(get(launch, LAUNCH.TEAM))
     make_ready(launch, back)
     if not back:
@@ -292,6 +292,18 @@ def run(launch):
         walk_slices(launch, back)
     if back:
         call2(get(launch, LAUNCH.MULTIPLY), launch, team)
+
+
+@compiled(1)
+def run(launch):
+    """What each thread of the team does: one launch after another. All of a launch is done when a thread leaves it."""
+    mode = flush_denormals()
+    while launch:
+        run_one(launch)
+        following = get(launch, LAUNCH.NEXT)
+        if following and get(launch, LAUNCH.ALONE):
+            put(following, LAUNCH.ALONE, 1)
+        launch = following
     restore_denormals(mode)
 
 

@@ -1,4 +1,4 @@
-"""One layer, all its directions, as one differentiable function.
+"""Layers, with all their directions, as one differentiable function.
 
 The engine computes the first derivative. For higher ones (`create_graph=True`) the same step runs on torch's operators,
 and autograd differentiates those.
@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
-from .call import Call, differentiable, run, run_vjp
+from .stack import Stack
 
 NOTHING = nullcontext()
 
@@ -43,10 +43,12 @@ def no_jvp(engine: str) -> PlaitError:
 
 
 class Traced:
-    """A call that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
+    """A stack that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
 
-    def __init__(self, call: Call, spendable: bool) -> None:
-        self.call = call
+    __slots__ = ("kept", "spendable", "stack")
+
+    def __init__(self, stack: Stack, spendable: bool) -> None:
+        self.stack = stack
         self.spendable = spendable  # the first backward may write over what is kept: nobody else has it
         self.kept: Sequence[Tensor] = ()
 
@@ -56,52 +58,51 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rows, finals, traced.kept = run(traced.call, x, tensors)
+        rows, finals, traced.kept = traced.stack.run(x, tensors)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        traced, x, *tensors = inputs
-        ctx.call, ctx.count, ctx.spent, ctx.spendable = traced.call, len(tensors), False, traced.spendable
-        ctx.save_for_backward(x, *tensors, *traced.kept)
+        traced = inputs[0]
+        ctx.stack, ctx.end, ctx.spent, ctx.spendable = traced.stack, len(inputs) - 1, False, traced.spendable
+        ctx.save_for_backward(*inputs[1:], *traced.kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, needs = ctx.call, ctx.needs_input_grad[1:]
-        x, *rest = ctx.saved_tensors
-        tensors, kept = rest[: ctx.count], rest[ctx.count :]
+        stack, needs, saved = ctx.stack, ctx.needs_input_grad[1:], ctx.saved_tensors
+        x, tensors, kept = saved[0], saved[1 : ctx.end], saved[ctx.end :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
                 with torch.no_grad():
-                    kept = run(call, x, tensors)[2]
+                    kept = stack.run(x, tensors, masks=stack.masks(kept))[2]
             if once:
-                return None, *run_vjp(call, x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
-            if any(visit.link is not None for visit in call.visits):
+                return None, *stack.run_vjp(x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
+            if any(visit.link is not None for call in stack.calls for visit in call.visits):
                 raise PlaitError("second derivatives on time ranks are not supported: use one process, or data ranks.")
-            shapes = call.shapes(x, tensors)
+            shapes = stack.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
             ]
-            request = Request(call, needs, len(tensors), len(kept))
+            request = Request(stack, needs, len(tensors), len(kept))
             return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d_outputs))
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise no_jvp(ctx.call.engine)
+        raise no_jvp(ctx.stack.calls[0].engine)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
-        raise no_vmap(traced.call.engine)
+        raise no_vmap(traced.stack.calls[0].engine)
 
 
 @dataclass(frozen=True)
 class Request:
     """How to split the arguments of RecurrenceVJP: first the tensors, then what was kept, then d_outputs."""
 
-    call: Call
+    stack: Stack
     needs: Sequence[bool]  # of x and of the tensors
     tensors: int  # how many
     kept: int  # how many
@@ -125,25 +126,28 @@ class RecurrenceVJP(torch.autograd.Function):
     @staticmethod
     def forward(request: Request, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         tensors, kept, d_outputs = request.split(rest)
-        return request.chosen(run_vjp(request.call, x, tensors, kept, d_outputs[0], d_outputs[1:], request.needs))
+        return request.chosen(request.stack.run_vjp(x, tensors, kept, d_outputs[0], d_outputs[1:], request.needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.request, x, *rest = inputs
-        tensors, _, d_outputs = ctx.request.split(rest)
-        ctx.save_for_backward(x, *tensors, *d_outputs)
+        tensors, kept, d_outputs = ctx.request.split(rest)
+        masks = ctx.request.stack.masks(kept)
+        ctx.masks = len(masks)
+        ctx.save_for_backward(*masks, x, *tensors, *d_outputs)
 
     @staticmethod
     def backward(ctx: Any, *dd: Tensor) -> tuple[Tensor | None, ...]:
-        request, k = ctx.request, 1 + ctx.request.tensors
+        request, k, stack = ctx.request, 1 + ctx.request.tensors, ctx.request.stack
+        masks, given = ctx.saved_tensors[: ctx.masks], ctx.saved_tensors[ctx.masks :]
 
         def derivative(*args: Tensor) -> tuple[Tensor, ...]:
-            pull = torch.func.vjp(lambda x, *tensors: differentiable(request.call, x, tensors), *args[:k])[1]
+            pull = torch.func.vjp(lambda x, *tensors: stack.differentiable(x, tensors, masks), *args[:k])[1]
             gradients: tuple[Tensor, ...] = request.chosen(pull(args[k:]))
             return gradients
 
         with without_autocast(dd[0].device):
-            result = torch.func.vjp(derivative, *ctx.saved_tensors)[1](dd)
+            result = torch.func.vjp(derivative, *given)[1](dd)
         nothing = [None] * request.kept  # no gradient: they depend on the inputs, whose gradient includes them
         return None, *result[:k], *nothing, *result[k:]
 
@@ -153,35 +157,36 @@ class RecurrenceVJP(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: Request, *_: Any) -> NoReturn:
-        raise no_vmap(request.call.engine)
+        raise no_vmap(request.stack.calls[0].engine)
 
 
-def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """-> rows (., directions*P), *last states (directions, B, .), differentiable"""
+def apply(stack: Stack, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """-> rows (., directions*P), *last states (layers*directions, B, .), differentiable"""
     global _undisturbed
     if "torch._dynamo" not in sys.modules:
-        return _apply(call, x, tensors)
+        return _apply(stack, x, tensors)
     if _undisturbed is None:  # after a graph break dynamo would compile the functions of the engines
         _undisturbed = torch.compiler.disable(_apply)
-    return _undisturbed(call, x, tensors)
+    return _undisturbed(stack, x, tensors)
 
 
-def _apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _apply(stack: Stack, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     if torch._C._is_tracing():
         raise PlaitError("torch.jit.trace cannot record plait's kernels: plait.restore(model) first, then trace it.")
+    call = stack.calls[0]
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
         if call.solver.sweeps:
             raise PlaitError(f"solver {call.solver}: {why_untraceable(call.cell)} Use plait.Serial() for it.")
         with without_autocast(x.device):
-            return differentiable(call, x, tensors)
+            return stack.differentiable(x, tensors, ())
     if not in_functorch():
         if not is_recorded(x, tensors):
-            rows, finals, _ = run(call, x, tensors, keep=False)
+            rows, finals, _ = stack.run(x, tensors, keep=False)
             return rows, *finals
         # Function.apply inspects the signature of forward each time, for functorch. That takes a tenth of a small step
-        result: tuple[Tensor, ...] = plainly(Traced(call, spendable=True), x, *tensors)
-    else:
-        result = Recurrence.apply(Traced(call, spendable=False), x, *tensors)  # every level of it has the same tape
+        result: tuple[Tensor, ...] = plainly(Traced(stack, spendable=True), x, *tensors)
+    else:  # every level of it has the same tape
+        result = Recurrence.apply(Traced(stack, spendable=False), x, *tensors)
     return result
 
 

@@ -18,7 +18,9 @@ from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
+from .stack import Stack
 
+MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
 IDS: ContextVar[Tensor | None] = ContextVar("ids", default=None)  # of the call that is under way
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
@@ -162,32 +164,47 @@ class Recurrent(nn.RNNBase):
         if part is not None:
             x, layout = part.take(x), part.layout
             hx = None if hx is None else tuple(s[:, : layout.B].contiguous() for s in part.shared(hx))
-        call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, self.solver, held)
-        visits = self._plait_visit(D, layout.B, permutation, part) if self.solver.sweeps else None
+        L, solver = self.num_layers, self.solver
+        call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, solver, held)
+        visits = self._plait_visit(D, layout.B, permutation, part) if solver.sweeps else None
+        calls = [call] * L
+        if held is not None or visits is not None:
+            mine = [() if visits is None else visits[k * D : (k + 1) * D] for k in range(L)]
+            calls = [call._replace(number=k, visits=mine[k]) for k in range(L)]
+        weights = self._plait_weights(D)
+        dropout = self.dropout if self.training else 0.0
+        states, finals = hx or (), []
         opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None and visits is None
-        apply = custom_op.apply if opaque else autograd.apply
-        finals: list[list[Tensor]] = []
-        own: dict[str, Any] = self._parameters  # a parametrized one is not there
-        for layer in range(self.num_layers):
-            mine = slice(layer * D, (layer + 1) * D)
-            tensors = [] if hx is None else [s if self.num_layers == 1 else s[mine] for s in hx]
-            for name in chain(*self._all_weights[mine]):
-                tensors.append(own[name] if name in own else getattr(self, name))
-            if part is not None:
-                S = 0 if hx is None else len(hx)
-                tensors[S:] = part.shared(tensors[S:])
-            if held is not None or visits is not None:
-                call = call._replace(number=layer, visits=() if visits is None else visits[mine])
-            x, *last = apply(call, x, tensors)
+        if not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights):
+            x, *last = autograd.apply(Stack(calls, dropout), x, [*states, *chain(*weights)])
+            return x, tuple(last)
+        for k in range(L):
+            tensors = [s[k * D : (k + 1) * D] for s in states]
+            tensors += weights[k] if part is None else part.shared(weights[k])
+            x, *last = custom_op.apply(call, x, tensors) if opaque else autograd.apply(Stack([calls[k]]), x, tensors)
             finals.append(last)
-            if self.dropout and layer < self.num_layers - 1:
-                if part is not None and self.training:
-                    x = part.dropout(x, self.dropout)
-                else:
-                    x = nn.functional.dropout(x, self.dropout, self.training)
+            if dropout and k < L - 1:
+                x = nn.functional.dropout(x, dropout) if part is None else part.dropout(x, dropout)
         if part is not None:
             x, finals = part.give(x), [part.last(last, D) for last in finals]
-        return x, tuple(finals[0] if len(finals) == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
+        return x, tuple(finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
+
+    def _plait_weights(self, D: int) -> list[list[Tensor]]:
+        """Per layer, those of all its directions."""
+        own: dict[str, Any] = self._parameters  # a parametrized one is not there
+        found = [[own[n] if n in own else getattr(self, n) for n in names] for names in self._all_weights]
+        return found if D == 1 else [found[k] + found[k + 1] for k in range(0, len(found), 2)]
+
+    def _plait_is_one(self, engine: str, x: Tensor, N: int, weights: Sequence[Sequence[Tensor]]) -> bool:
+        """Whether all layers are one function. It keeps all tapes until its way back ends, where one function for each
+        layer frees its own: so it is for small stacks. Layers below the first that learns need no tape at all.
+        """
+        if len(weights) == 1:
+            return True
+        gates = N * self.hidden_size * len(self._plait_cell.gates) * len(self._all_weights)
+        if engine != "fused" or gates + sum(w.numel() for w in chain(*weights)) > MOST_TOGETHER:
+            return False
+        return not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
 
     def _plait_visit(self, D: int, B: int, permutation: Tensor | None, part: Any) -> tuple[Visit, ...]:
         """One for each layer and direction."""

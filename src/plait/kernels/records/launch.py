@@ -16,4 +16,5 @@ WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of the memory of the threads, byte
 # tickets: pieces of work that were taken, and that are done
 READY_TAKEN, SLICE_TAKEN, MEMBER = 16, 17, 18
 ARRIVED, READY_DONE, SLICE_DONE = 32, 33, 34
+NEXT = 40  # address of the launch that the same threads run after this one, or 0
 LAUNCH_SIZE = 48
