@@ -41,6 +41,7 @@ class Place:
         self.form, self.build, self.owner, self.unit, self.vectors = form, build, owner, unit, vectors
         self.emit = Emitter(build, form.target)
         self.count, self.mask = count, None if count is None else self.emit.mask(count)
+        self.is_last = False  # these are all units of a block that is not full
         self.written: list[tuple[ir.Value, ir.Value]] = []
         self.H = self.field(WALK.H)
 
@@ -97,7 +98,7 @@ class Place:
         """What the tile has computed, for one of its panels. The last few units may be joined (Target.joins)."""
         target, build = self.form.target, self.build
         place = self.emit.offset(on.results, slot(target, panel, 0))
-        if self.count is not None and panels > 1:
+        if self.is_last and self.count is not None and panels > 1:
             joined = build.mul(self.count, ir.Constant(I64, panel * target.size))
             fits = build.icmp_signed("<=", self.count, ir.Constant(I64, target.most_joined(panels)))
             place = build.select(fits, build.add(on.results, joined), place)
@@ -240,6 +241,7 @@ def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[
         start = build.add(unit, ir.Constant(I64, vector * target.lanes))
         with cgutils.for_range(build, n) as loop:
             at = Place(form, build, owner, start, vectors, count)
+            at.is_last = vector == 0  # if it is not full
             place = build.mul(loop.index, ir.Constant(I64, target.width * target.size))
             results = at.emit.offset(build.add(scratch, place), vector * target.lanes)
             here = [build.add(first, loop.index) for first in (r, row, sequence)]
