@@ -132,6 +132,20 @@ def test_each_gradient_by_itself(monkeypatch) -> None:
             assert torch.equal(torch.autograd.grad(loss, t, retain_graph=True)[0], expected)
 
 
+def test_a_bias_that_learns_alone() -> None:
+    """The launch sums it where it computes the gradient of its matrix."""
+    for name in ("bias_ih_l0", "bias_hh_l1", "bias_ih_l2"):
+        grads = []
+        for alone in (False, True):
+            case = Case("GRU", dtype=torch.float64)
+            for n, p in case.layer.named_parameters():
+                p.requires_grad_(not alone or n == name)
+            case.run()[0].square().sum().backward()
+            grads.append(getattr(case.layer, name).grad)
+            assert not alone or [n for n, p in case.layer.named_parameters() if p.grad is not None] == [name]
+        torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-14)
+
+
 def test_frozen_layers(monkeypatch) -> None:
     """Those below the first that learns keep nothing, and the others learn as before."""
     for frozen, below in (((0,), 1), ((1,), 0), ((2,), 0), ((0, 1), 2)):

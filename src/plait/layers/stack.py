@@ -13,6 +13,7 @@ from .. import engines
 from ..engines.fused_walk import WITHOUT_TAPE
 from ..engines.small import Sizes, SmallStack, mask
 from ..kernels import threads
+from ..solvers import Serial
 from .call import Call, differentiable, run, run_vjp
 
 
@@ -99,7 +100,9 @@ class Stack:
     def find_small(self, x: Tensor, tensors: Sequence[Tensor], keep: bool) -> SmallStack | None:
         """What runs these layers in one go, if there is such a thing for them."""
         call, layout = self.calls[0], self.calls[0].layout
-        if call.engine != "fused" or call.solver.sweeps or call.held is not None or layout.batch_sizes is not None:
+        if type(call.solver) is not Serial or call.engine != "fused":  # another solver is asked, whatever it does
+            return None
+        if call.held is not None or layout.batch_sizes is not None:
             return None
         cell, D, S, weights = call.cell, call.directions, self.S, tensors[self.S :]
         if cell.params or len(weights) != len(self.calls) * D * (4 if call.bias else 2) or x.dim() != 3 or not layout.N:
