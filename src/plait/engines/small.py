@@ -72,7 +72,7 @@ class SmallStack:
         if self.is_whole:
             self.is_whole = not any(program.left for program in self.backward_programs((True,) * count, self.wide))
         self.there = self.launches(there)
-        self.back: dict[tuple[Any, ...], tuple[Sequence[bool], list[Launched]]] = {}
+        self.back: dict[tuple[Any, ...], list[Launched]] = {}
 
     # --- made once
     def layer(self, k: int, back: bool) -> Layer:
@@ -127,16 +127,6 @@ class SmallStack:
             for k in range(L - 1, -1, -1)
             if below[k + 1]
         ]
-
-    def with_biases(self, needs: Sequence[bool]) -> Sequence[bool]:
-        """The launch sums a bias where it computes the gradient of its matrix: so that one is computed, too."""
-        if not self.sizes.bias:
-            return needs
-        first = len(needs) - len(self.shapes)
-        found = list(needs)
-        for k in range(first, len(needs), len(self.names)):  # w_ih, w_hh, b_ih, b_hh
-            found[k], found[k + 1] = needs[k] or needs[k + 2], needs[k + 1] or needs[k + 3]
-        return found
 
     def launches(self, programs: Sequence[Program]) -> list[Launched]:
         """One, if nothing has to happen between two layers."""
@@ -198,15 +188,15 @@ class SmallStack:
         check_shapes(zip(self.called, found, self.expected, strict=False), self.sizes.dtype)
         d_rows, stride = rows_of(d_rows, x, self.wide)
         key = (stride, *needs)
-        if key not in self.back:
-            computed = self.with_biases(needs)
-            self.back[key] = computed, self.launches(self.backward_programs(computed, stride))
-        (computed, launches), S = self.back[key], len(states)
+        launches = self.back.get(key)
+        if launches is None:
+            launches = self.back[key] = self.launches(self.backward_programs(needs, stride))
+        S = len(states)
         of_states, of_weights = needs[1 : 1 + S], needs[1 + S :]
         d_last = [None if d is None else d.contiguous() for d in d_finals]
         d_x = pool.empty_like(x) if needs[0] else None
         d_states = [pool.empty(x, *shape) for shape in self.of_states] if True in of_states else []
-        d_weights = [pool.empty_like(t) if n else None for t, n in zip(weights, computed[1 + S :], strict=True)]
+        d_weights = [pool.empty_like(t) if n else None for t, n in zip(weights, of_weights, strict=True)]
         d_memory = memory if spend else pool.empty(x, self.total)
         between = pool.empty(x, 2 * self.N * self.wide) if self.L > 1 else None
         addresses = [0, *map(address, d_last), *([t.data_ptr() for t in d_states] or [0] * len(d_last))]
@@ -216,11 +206,7 @@ class SmallStack:
             if k and between is not None and masks:
                 self.between(between, (self.L - 1 - k) % 2 * self.N * self.wide).mul_(masks[-k])
             launch.run(addresses)
-        return [d_x, *chosen(d_states or states, of_states), *chosen(d_weights, of_weights)]
-
-
-def chosen(values: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
-    return [v if n else None for v, n in zip(values, needed, strict=True)]
+        return [d_x, *[d if n else None for d, n in zip(d_states or states, of_states, strict=True)], *d_weights]
 
 
 def mask(ones: Tensor, dropout: float) -> Tensor:

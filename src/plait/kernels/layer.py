@@ -126,7 +126,7 @@ class Layer:
         form, H, I, P, N = self.form, self.H, self.I, self.P, self.layout.N
         of_bias = wanted[2:4] if self.bias else (False, False)
         x, before = Where(d, "x"), Where(d, "history" if self.layout.is_dense else "before")
-        if not (wanted[0] and wanted[1] and ours_over_rows(self.schedule, self.G * H, I + P, N)):
+        if not ours_over_rows(self.schedule, self.G * H, I + P, N):
             left = [("w_ih", wanted[0]), ("b_ih", of_bias[0])]
             program.left += [Left(d, name) for name, is_wanted in left if is_wanted]
             gate = 0
@@ -140,13 +140,14 @@ class Layer:
         for matrix, column, gate, count in form.sweeps:
             sides, sums = [], []
             if matrix == "gates":
-                sides.append((x, I, Where(d, "d_w_ih", gate * H * I)))
+                sides += [(x, I, Where(d, "d_w_ih", gate * H * I))] if wanted[0] else []
                 sums += [Where(d, "d_b_ih", gate * H)] if of_bias[0] else []
             if matrix == "extra" or gate not in form.apart:
-                sides.append((before, P, Where(d, "d_w_hh", gate * H * P)))
+                sides += [(before, P, Where(d, "d_w_hh", gate * H * P))] if wanted[1] else []
                 sums += [Where(d, "d_b_hh", gate * H)] if of_bias[1] else []
             width = (self.G if matrix == "gates" else form.E) * H
-            program.outer(Where(d, f"d_{matrix}", column * H), count * H, width, N, sides, sums)
+            if sides or sums:
+                program.outer(Where(d, f"d_{matrix}", column * H), count * H, width, N, sides, sums)
 
     def team(self, more: int) -> None:
         """Little work is done by one thread. more: columns of W that the launch multiplies with, besides R."""

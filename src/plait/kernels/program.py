@@ -190,7 +190,7 @@ class Program(Launched):
         blocks, tiles = -(-columns // target.width), sum(-(-n // target.rows) for _, n, _ in sides)
         groups = -(-columns // MOST_COLUMNS)
         groups = min(blocks, -(-groups // self.count) * self.count)
-        chunks = min(tiles, max(-(-tiles * target.rows // MOST_ROWS), -(-self.count // groups)))
+        chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-self.count // groups)))
         self.set(
             at,
             OUTER=1,
