@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from .. import tasks
 from ..errors import PlaitError
+from ..kernels import costs
 from ..tasks.base import NamedTask
 from ..training.run import Run
 from ..training.tensors import load_weights
@@ -28,7 +29,9 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
     run.check_unchanged(config)
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
-        set_threads(config["threads"])  # the last bit of a sum depends on their number
+        set_threads(config["threads"])  # the last bit of a sum depends on their number, and on these costs
+        if "costs" in config:  # not in runs of earlier versions
+            costs.use(config["costs"])
     opened = cls.reopen(settings, run, training=changes is not None)
     if changes:
         with run.locked():  # not while another process trains it

@@ -14,6 +14,7 @@ import torch
 
 from .. import __version__, tasks
 from ..errors import PlaitError
+from ..kernels import costs
 from ..ranks.crew import Together, announced, network_of
 from ..ranks.group import Group, join
 from ..ranks.heartbeat import LOST, Lost
@@ -34,7 +35,7 @@ from ..training.tensors import packed, unpacked
 from .options import set_threads
 from .output import Output
 from .runs import open_run
-from .train import Asked, changes_of, describe, finish, mesh_of
+from .train import Asked, changes_of, costs_of, describe, finish, mesh_of
 
 PLANNED = 2  # batches that the stages of a pipeline are balanced with
 SENT = Path("what the first rank has sent")
@@ -117,6 +118,7 @@ class Worker:
             self.describe(task, crew, mesh, plan)
             if run is None:
                 config = {"settings": task.settings.as_dict(), "threads": self.threads, "parallel": parallel}
+                config |= costs_of(task)
                 run = Run.create(asked.out, asked.task, config, task.files())
             elif run.config().get("parallel") != parallel:
                 with run.locked():
@@ -200,6 +202,8 @@ class Worker:
             received = Received({name: t.numpy().tobytes() for name, t in files.items()})
             task = cls.reopen(cls.kind(**meta["settings"]), received, training=True)
         self.threads = set_threads(meta["threads"])  # of the run, if it goes on
+        if "costs" in meta:
+            costs.use(meta["costs"])  # of the run, or of the first rank
         plan = None if meta["plan"] is None else Plan.of(meta["plan"])
         if found is None:
             return task, None, meta["resumed"], meta["mesh"], plan
@@ -224,6 +228,7 @@ class Worker:
         meta = {
             "settings": task.settings.as_dict(),
             "threads": torch.get_num_threads(),
+            **costs_of(task),
             "resumed": run is not None,
             "mesh": mesh,
             "plan": plan,

@@ -7,6 +7,9 @@ import torch
 
 from .. import cells, engines, tasks
 from ..errors import PlaitError, between
+from ..kernels import costs
+from ..kernels.schedule import DEFAULT
+from ..kernels.target import Form
 from ..ranks.shape import Shape
 from ..ranks.time import check_cuts
 from ..ranks.world import find
@@ -92,7 +95,7 @@ def train_alone(asked: Asked, output: Output) -> int:
         settings = cls.kind(**options)
         used = set_threads(asked.threads)
         task = cls.read(settings)
-        config = {"settings": task.settings.as_dict(), "threads": used}
+        config = {"settings": task.settings.as_dict(), "threads": used, **costs_of(task)}
         run: Run = Run.create(asked.out, name, config, task.files())
     else:
         changes = changes_of(asked)
@@ -110,6 +113,15 @@ def train_alone(asked: Asked, output: Output) -> int:
     outcome = train(task, task.settings, run, watcher, resume=asked.resume is not None)
     finish(run, task, outcome, task.evaluate(), output)
     return 130 if outcome.interrupted else 0
+
+
+def costs_of(task: NamedTask) -> dict[str, Any]:
+    """What work costs here, for a run of the fused engine to keep: it decides the order of some sums."""
+    s = task.settings
+    if engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu")) != "fused":
+        return {}
+    form = Form(cells.get(s.cell), 1, DEFAULT.target(False))
+    return {"costs": costs.of_this_process(form)._asdict()}
 
 
 def changes_of(asked: Asked) -> dict[str, Any]:

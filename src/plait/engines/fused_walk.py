@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.trace import why_untraceable
-from ..kernels import pool, records, threads
+from ..kernels import costs, pool, records, threads
 from ..kernels.addresses import Direction, OfLayer, OfWalk, Table
 from ..kernels.layer import Layer
 from ..kernels.program import Program
@@ -98,6 +98,7 @@ class FusedWalk(Engine):
                 table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms])
             layer = Layer(
                 self.schedule,
+                costs.of_this_process(form),
                 layout,
                 table,
                 form,

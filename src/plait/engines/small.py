@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
-from ..kernels import pool
+from ..kernels import costs, pool
 from ..kernels.addresses import OfStack
 from ..kernels.layer import Layer, Packs, folds
 from ..kernels.program import Chain, Launched, Program
@@ -93,6 +93,7 @@ class SmallStack:
         )
         return Layer(
             self.schedule,
+            costs.of_this_process(self.form),
             self.layout,
             table,
             self.form,

@@ -24,6 +24,7 @@ How it is called:
 addresses    where the matrices of a call are
 program      a call, made ready once for all calls with the same shapes
 layer        writes the program of a layer
+costs        what work costs on this machine, measured once
 split        whether the threads share the batch or the units
 threads      torch's own threads, which run the kernels
 pool         memory that survives a step

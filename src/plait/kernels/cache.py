@@ -19,7 +19,7 @@ if sys.platform != "win32":
     import fcntl
 
 PARTIAL = ".partial"  # suffix of files that are being written
-OURS = re.compile(rf"[0-9a-f]{{32}}\.o|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names of files that may be deleted
+OURS = re.compile(rf"[0-9a-f]{{32}}\.(o|json)|[0-9a-f]{{16}}{re.escape(PARTIAL)}")  # names of files that may be deleted
 UNUSED = 90 * 86400  # seconds without use before a file is deleted
 DAY = 86400
 PATIENCE = 60  # seconds to wait for another process that compiles

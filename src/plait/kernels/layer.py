@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..layout import Layout
 from . import split
 from .addresses import Table, Where
+from .costs import Costs
 from .program import Left, Program
 from .records import MOST_GATES
 from .records import walk as WALK
@@ -15,15 +16,16 @@ from .schedule import Schedule
 from .target import Form
 
 # Which products the launch computes, and not torch.mm: see `ours`
-SMALL = 1 << 21  # multiplications: all with fewer
-THIN = 24  # columns: all with fewer
-LONG = 384  # terms of a sum, and rows: those with as many or more,
-PANELS = 1 << 21  # numbers of the weights: if there are not more
+CALL = 3e-5  # seconds to leave the launch, call torch.mm and go on
+OF_RATE = 0.85  # what a whole product reaches of the tile's rate
+THIN = 24  # columns: fewer are thin
+FEW = 384  # rows: fewer are few
+PANELS = 1 << 21  # numbers of the weights that fit into the last cache
 WIDE = 1000  # of a sum over rows: columns of both factors, and rows: those with as many or more are torch.mm's
 # When W x is part of the walk: see `folds`
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
-WORTH_A_TEAM = 1 << 19  # multiplications, some ten microseconds: if there are fewer, one thread works alone
+WORTH_A_TEAM = 4  # times as long as it takes to call a team: work that takes less is done by one thread alone
 
 
 class Packs(NamedTuple):
@@ -39,6 +41,7 @@ class Layer:
     """One layer and its batch. Products that the launch does not compute are left to torch."""
 
     schedule: Schedule
+    costs: Costs
     layout: Layout
     table: Table
     form: Form
@@ -57,7 +60,7 @@ class Layer:
     def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
         """project: with W x, which else is given. stride: numbers from one row of the output to the next."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
-        is_left = project and not self.folded and not ours(self.schedule, N, GH, self.I, packed=self.packs.lasting)
+        is_left = project and not self.folded and not self.ours(N, GH, self.I)
         self.team(self.I if project and not is_left else 0)
         project = project and not is_left and not self.folded
         program = Program(form, self.count, self.D, self.table, back=False)
@@ -108,7 +111,7 @@ class Layer:
             self.projection(program, d)
         for d in range(self.D):
             wanted, gates, left = needs[d], Where(d, "d_gates"), program.left
-            if needs_x and ours(self.schedule, N, I, GH, packed=self.packs.lasting):
+            if needs_x and self.ours(N, I, GH):
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
                 program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
                 if self.unites:
@@ -149,10 +152,23 @@ class Layer:
             if sides or sums:
                 program.outer(Where(d, f"d_{matrix}", column * H), count * H, width, N, sides, sums)
 
+    def ours(self, M: int, N: int, K: int) -> bool:
+        """Whether the launch computes the product (M, K) (K, N) of a whole sequence itself, and not torch.mm.
+
+        For the launch it is no call of its own. But it wastes the lanes that N does not fill, and it is slower if it
+        reads many panels from memory. If they are packed already, it computes all with few rows.
+        """
+        if not self.schedule.torch_mm or (self.packs.lasting and M < FEW):
+            return True
+        width, costs, work = self.form.target.width, self.costs, M * N * K * self.size / 4 / self.count
+        share = OF_RATE * N / (-(-N // width) * width) * (1 if N * K <= PANELS else 0.8)
+        return work / (costs.rate * share) < CALL + work / (costs.thin if N < THIN else costs.mm)
+
     def team(self, more: int) -> None:
         """Little work is done by one thread. more: columns of W that the launch multiplies with, besides R."""
         work = self.layout.N * self.D * self.G * self.H * (self.P + more)
-        if work < WORTH_A_TEAM or not self.schedule.parallel:
+        seconds = work * self.size / 4 / self.costs.rate
+        if seconds < WORTH_A_TEAM * self.costs.team or not self.schedule.parallel:
             self.count = 1
 
     @property
@@ -251,7 +267,7 @@ class Layer:
         return at
 
     def finish(self, program: Program) -> None:
-        shared = not self.unites and split.by_units(self.form, self.layout, self.H, self.D, self.count)
+        shared = not self.unites and split.by_units(self.costs, self.form, self.layout, self.H, self.D, self.count)
         parts = max(1, min(self.layout.B, -(-self.count // self.D)))
         program.finish(self.layout.shares(parts), shared)
 
@@ -264,16 +280,6 @@ def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> boo
     panels, target = form.G + len(form.apart), form.target
     is_small = panels * H * (I + P) * target.size <= FOLD_BYTES or I <= FOLD_INPUTS * P
     return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
-
-
-def ours(schedule: Schedule, M: int, N: int, K: int, *, packed: bool = False) -> bool:
-    """Whether the launch computes the product (M, K) (K, N) itself, and not torch.mm.
-
-    It computes small ones, which saves a call, and those that torch.mm is slow at: few columns; few rows, if the panels
-    are packed; and long sums for many rows, if the panels fit into the last cache.
-    """
-    long = min(M, K) >= LONG and N * K <= PANELS
-    return M * N * K < SMALL or N < THIN or long or (packed and M < LONG) or not schedule.torch_mm
 
 
 def ours_over_rows(schedule: Schedule, M: int, N: int, K: int) -> bool:
