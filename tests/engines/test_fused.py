@@ -24,6 +24,7 @@ from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
 from plait.kernels import split, threads
+from plait.kernels.costs import BUILT_IN
 from plait.kernels.records import launch as LAUNCH
 from plait.kernels.records import product as PRODUCT
 from plait.kernels.schedule import OFF, Schedule
@@ -142,7 +143,9 @@ def test_a_projection_is_never_shared_by_units(set_threads) -> None:
     """Its product needs all units of the step: whoever has finished its own would read what is not there yet."""
     target = Target(double=False, lanes=8, rows=6)
     for B in (1, 2, 20):
-        shared = [split.by_units(Form(CELLS["lstm"], 1, target, p), Layout(9, B), 768, 1, 2) for p in (False, True)]
+        shared = [
+            split.by_units(BUILT_IN, Form(CELLS["lstm"], 1, target, p), Layout(9, B), 768, 1, 2) for p in (False, True)
+        ]
         assert shared == [True, False], B
     set_threads(2)
     layer, x = plait.LSTM(16, 768, proj_size=256, engine="fused"), torch.randn(3, 1, 16)

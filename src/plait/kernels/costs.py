@@ -43,14 +43,10 @@ _used: Costs | None = None
 def use(found: Any) -> None:
     """The numbers of a run, as it has stored them."""
     global _used
-    try:
-        costs = Costs(**found)
-        fits = all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in costs)
-    except TypeError:
-        fits = False
-    if not fits:
+    is_whole = isinstance(found, dict) and found.keys() == BUILT_IN._asdict().keys()
+    if not (is_whole and all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in found.values())):
         raise PlaitError(f"costs {found!r:.60}: expected a number above 0 for each of {', '.join(Costs._fields)}.")
-    _used = costs
+    _used = Costs(**found)
 
 
 def of_this_process(form: Form) -> Costs:
