@@ -296,6 +296,17 @@ def test_products_of_every_size(cell, size, bias, set_threads) -> None:
             assert deviation(*both)[0] <= 1e-12
 
 
+@every_cell
+def test_every_number_of_units(cell, set_threads) -> None:
+    """Blocks that are full, partly full, joined or narrow; W x within the walk (5 sequences) and before it (2)."""
+    set_threads(1)
+    for H, B in product(range(1, 2 * host().vector_bits // 32 + 4), (2, 5)):
+        reference = layers.layer(cell, 3, H, engine="numpy", dtype=torch.float64 if H % 2 else torch.float32)
+        x = torch.randn(3, B, 3, dtype=reference.weight_hh_l0.dtype)
+        both = (outputs_and_gradients(m, x, None) for m in (with_engine(reference, "fused"), reference))
+        assert deviation(*both)[0] <= (1e-11 if H % 2 else 1e-5), (H, B)
+
+
 @pytest.mark.parametrize("size", ["small", "large"])
 @every_cell
 def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size, set_threads) -> None:

@@ -223,6 +223,8 @@ class Layer:
             program.run_of(at, P, P)
             program.run_of(at, I, I, Where(d, "x"))
             program.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * self.size)
+            if separate:  # an infinite x times 0 is no number
+                program.set(at, JOINED=0)
             program.words[at + GATE : at + GATE + G + separate] = [*form.order, *form.apart]
             program.point(at + W, Where(d, "w_ih"))
             program.point(at + W_BIAS, Where(d, "b_ih"))

@@ -38,7 +38,7 @@ def pack_gate(product, panel, each, column, units, at, joined):
             call6(add, panel + at, get(product, PRODUCT.BIAS) + column * SIZE, units, 0, 0, 0)
     if each >= separate and get(product, PRODUCT.FOLDED):
         row, I = get(product, PRODUCT.W_ROW), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN)
-        if joined or each < get(product, PRODUCT.EACH) - separate:
+        if each < get(product, PRODUCT.EACH) - separate:
             to += P * line
         call6(leaf, to, get(product, PRODUCT.W) + column * row, row, I, units, joined)
         if get(product, PRODUCT.W_BIAS):

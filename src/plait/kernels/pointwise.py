@@ -95,7 +95,7 @@ class Place:
         return self.number(self.build.add(self.field(PRODUCT.C), offset), self.unit)
 
     def result(self, on: Row, panel: int = 0, panels: int = 1) -> Vector:
-        """What the tile has computed, for one of its panels. The last few units may be joined (Target.joins)."""
+        """What the tile has computed, for one of its panels. The last few units may be joined (Target.most_joined)."""
         target, build = self.form.target, self.build
         place = self.emit.offset(on.results, slot(target, panel, 0))
         if self.is_last and self.count is not None and panels > 1:
@@ -132,7 +132,7 @@ def emit_forward_folded(at: Place, on: Row) -> None:
     G, order, separate = at.form.G, at.form.order, len(at.form.apart)
     wx: list[Any] = [None] * G
     rh: list[Any] = [None] * G
-    panels = G + separate
+    panels = 1 if separate else G  # those of R alone are not joined with W: an infinite x times 0 is no number
     for panel, g in enumerate(order):
         first = at.result(on, panel, panels)
         rh[g], wx[g] = (first, at.result(on, G + panel, panels)) if panel < separate else (NOTHING, first)
