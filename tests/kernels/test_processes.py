@@ -182,10 +182,10 @@ for lengths in (torch.tensor([3, 9, 1, 9, 4]), None):
     expected = outputs_and_gradients(reference, x, None, lengths)
     for way in (False, True):
         split.by_units = lambda *_: way
-        get("fused").setups.clear()
+        get("fused").stacks.clear()
         for _ in range(times):
             worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
-print(*{setup.program.count for setup in get("fused").setups.values()}, worst)
+print(*{launch.count for stack in get("fused").stacks.values() for launch in stack.there}, worst)
 """
 
 
