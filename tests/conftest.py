@@ -37,12 +37,18 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def plait(empty_folder: Path, monkeypatch, capsys):
-    """Runs a command in an empty folder -> exit code, stdout, stderr."""
+    """Runs a command in an empty folder -> exit code, stdout, stderr. It leaves the threads and costs as they were."""
+    from plait.kernels import costs
 
     def run(*args: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["plait", *args])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        threads, used = torch.get_num_threads(), costs._used
+        try:
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        finally:
+            torch.set_num_threads(threads)
+            costs._used = used
         out, err = capsys.readouterr()
         return int(end.value.code or 0), out, err
 

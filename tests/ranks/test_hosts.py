@@ -135,7 +135,7 @@ def test_a_host_that_is_killed(hosts: Hosts) -> None:
     for job in jobs[:3]:
         ((when, line),) = job.err.seen
         assert re.fullmatch(rf"plait: rank 3 on host3 \(process {jobs[3].pid}\) {GONE}", line)
-        assert when - moment < 4
+        assert when - moment < TIMEOUT - 2
 
 
 @pytest.mark.slow

@@ -17,11 +17,12 @@ from .target import Form
 
 # Which products the launch computes, and not torch.mm: see `ours`
 CALL = 3e-5  # seconds to leave the launch, call torch.mm and go on
-OF_RATE = 0.85  # what a whole product reaches of the tile's rate
+LONG = 384  # terms of a sum: as many or more are long
+OF_RATE = 0.85, 0.95  # what a whole product reaches of the tile's rate: others; long sums if the weights are in a cache
 THIN = 24  # columns: fewer are thin
 FEW = 384  # rows: fewer are few
 PANELS = 1 << 21  # numbers of the weights that fit into the last cache
-WIDE = 1000  # of a sum over rows: columns of both factors, and rows: those with as many or more are torch.mm's
+WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as many or more are torch.mm's
 # When W x is part of the walk: see `folds`
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
@@ -129,7 +130,7 @@ class Layer:
         form, H, I, P, N = self.form, self.H, self.I, self.P, self.layout.N
         of_bias = wanted[2:4] if self.bias else (False, False)
         x, before = Where(d, "x"), Where(d, "history" if self.layout.is_dense else "before")
-        if not ours_over_rows(self.schedule, self.G * H, I + P, N):
+        if not ours_over_rows(self.schedule, I + P, N):
             left = [("w_ih", wanted[0]), ("b_ih", of_bias[0])]
             program.left += [Left(d, name) for name, is_wanted in left if is_wanted]
             gate = 0
@@ -161,7 +162,7 @@ class Layer:
         if not self.schedule.torch_mm or (self.packs.lasting and M < FEW):
             return True
         width, costs, work = self.form.target.width, self.costs, M * N * K * self.size / 4 / self.count
-        share = OF_RATE * N / (-(-N // width) * width) * (1 if N * K <= PANELS else 0.8)
+        share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (-(-N // width) * width)
         return work / (costs.rate * share) < CALL + work / (costs.thin if N < THIN else costs.mm)
 
     def team(self, more: int) -> None:
@@ -284,6 +285,6 @@ def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> boo
     return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
 
 
-def ours_over_rows(schedule: Schedule, M: int, N: int, K: int) -> bool:
-    """The same for (M, K) (K, N) as a sum over K rows. torch.mm is faster where both factors are wide and long."""
-    return min(M, N) < WIDE or K < WIDE or not schedule.torch_mm
+def ours_over_rows(schedule: Schedule, N: int, K: int) -> bool:
+    """The same for a sum over K rows, with N columns of x and h. torch.mm is faster where these are wide and long."""
+    return N < WIDE or K < WIDE or not schedule.torch_mm
