@@ -49,7 +49,8 @@ def all_cells() -> list[type[Cell]]:
 def small_layers(name: str) -> Iterator[Line]:
     """Two layers, both directions, dense and ragged, projections: against engine python."""
     for cell in all_cells():
-        generator = torch.manual_seed(0)  # of the weights, too
+        # of the weights, too: `where` in EveryFunction is no smooth function, and some weights are close to its edge
+        generator = torch.manual_seed(3)
         yield {"what": f"{name} {cell.name}", "off": layer_deviation(cell, name, torch.float32, CPU, generator)}
 
 
