@@ -307,6 +307,16 @@ def test_every_number_of_units(cell, set_threads) -> None:
         assert deviation(*both)[0] <= (1e-11 if H % 2 else 1e-5), (H, B)
 
 
+@pytest.mark.parametrize("schedule", [Schedule(tile=None), Schedule(tile=(64, 16)), OFF], ids=["none", "cache", "off"])
+def test_sums_over_many_rows_of_other_tiles(schedule, set_threads) -> None:
+    """More rows than are packed at a time, by tiles of one row: a vector reaches past the end of what it packs."""
+    set_threads(2)
+    layout = Layout(100, 8)
+    problem, x = Problem.draw(CELLS["rnn"], layout, 7), torch.randn(layout.N, 3)
+    expected = forward_and_backward(engines.get("numpy"), problem, x)
+    assert_close(forward_and_backward(FusedEngine(schedule), problem, x), expected)
+
+
 @pytest.mark.parametrize("size", ["small", "large"])
 @every_cell
 def test_a_frozen_weight_gets_nothing_and_the_others_what_they_always_get(cell, size, set_threads) -> None:

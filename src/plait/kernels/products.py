@@ -187,7 +187,8 @@ def outer_product(product, item, workspace):
     every, group, chunk = blocks(product, COLUMNS), item % groups, item // groups
     block, last = every * group // groups, every * (group + 1) // groups
     begin, end = tiles * chunk // chunks, tiles * (chunk + 1) // chunks
-    line, slot, packed = WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE, (records.PIECE + 1) * TILE_ROWS * SIZE
+    line, slot = WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE
+    packed = (records.PIECE * TILE_ROWS + WIDTH) * SIZE  # the last vector of a side ends past its rows
     panels = workspace + 64  # first comes the number 1
     sides = panels + (last - block) * (records.PIECE + 1) * line
     results = sides + (end - begin) * packed

@@ -202,8 +202,9 @@ class Program(Launched):
             ONE=0x3FF0000000000000 if target.double else 0x3F8000003F800000,
         )
         most, some = -(-blocks // groups), -(-tiles // chunks)
-        tile = target.rows * target.width
-        size = 128 + (records.PIECE + 1) * (most * target.width + some * target.rows) + (some + 1) * most * tile + tile
+        panels = most * (records.PIECE + 1) * target.width
+        packed = some * (records.PIECE * target.rows + target.width)
+        size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
         self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
 
     def unite(self, direction: int) -> None:
