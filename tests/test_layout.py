@@ -34,7 +34,7 @@ def rows_of(lengths: list[int]) -> list[tuple[int, int]]:
 def test_a_dense_layout() -> None:
     layout = Layout(4, 3)
     assert set(vars(layout)) == {"T", "B", "N", "is_dense", "batch_sizes", "cache"}  # one is made with every call
-    assert (layout.N, layout.is_dense, layout.batch_sizes, layout.offsets) == (12, True, None, None)
+    assert (layout.N, layout.is_dense, layout.batch_sizes) == (12, True, None)
     assert (layout.sizes, layout.starts, layout.lengths.tolist()) == ([3] * 4, [0, 3, 6, 9], [4] * 3)
     assert layout.permutation is layout.inverse is None
     assert layout.packed_sequence(torch.zeros(12, 2)).batch_sizes.tolist() == [3] * 4
@@ -46,14 +46,11 @@ def test_a_ragged_layout() -> None:
     layout = Layout.ragged(torch.tensor([3, 2, 2, 1]))
     assert (layout.T, layout.B, layout.N) == (4, 3, 8)
     assert layout.starts == [0, 3, 5, 7]
-    assert layout.offsets is not None
-    assert layout.offsets.tolist() == [0, 3, 5, 7, 8]
+    assert layout.bounds.tolist() == [0, 3, 5, 7, 8]
     assert layout.lengths.tolist() == [4, 3, 1]
     assert list(layout.order(reverse=True)) == [3, 2, 1, 0]
     assert not layout.is_dense
-    even = Layout.ragged(torch.tensor([2, 2]))
-    assert even.is_dense
-    assert even.offsets is None
+    assert Layout.ragged(torch.tensor([2, 2])).is_dense
 
 
 def test_sizes_that_are_no_whole_numbers() -> None:

@@ -109,11 +109,6 @@ class Layout:
         """How many steps each sequence has, longest first."""
         return above(np.array(self.sizes, np.int64), self.B)
 
-    @property
-    def offsets(self) -> Tensor | None:  # (T + 1,)
-        """The bounds; None if the layout is dense, for kernels need none then."""
-        return None if self.batch_sizes is None or self.is_dense else self.bounds
-
     @cached_property
     def bounds(self) -> Tensor:  # (T + 1,)
         """The first row of each step, and the end."""

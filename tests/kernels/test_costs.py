@@ -68,7 +68,7 @@ def layer(found: Costs, lasting: bool = False) -> Layer:
 
 def test_the_faster_one_computes_a_product() -> None:
     slow, quick = BUILT_IN._replace(mm=1e6), BUILT_IN._replace(mm=1e15, thin=1e15)
-    assert layer(slow).ours(1000, 512, 512)
-    assert not layer(quick).ours(1000, 512, 512)
-    assert layer(quick).ours(4, 8, 8)  # a call would take longer
-    assert layer(quick, lasting=True).ours(100, 512, 512)
+    assert layer(slow).ours(1000, 512, 512, 1)
+    assert not layer(quick).ours(1000, 512, 512, 1)
+    assert layer(quick).ours(4, 8, 8, 1)  # a call would take longer
+    assert layer(quick, lasting=True).ours(100, 512, 512, 1)

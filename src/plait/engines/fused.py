@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import pool, threads
-from ..kernels.addresses import of_direction
+from ..kernels.addresses import of_direction, within_tapes
 from ..kernels.layer import folds
 from ..kernels.program import Left
 from ..kernels.schedule import DEFAULT, Schedule
@@ -127,10 +127,10 @@ class FusedEngine(FusedWalk):
 
         -> the addresses, if the call can be repeated as it is, because all weights are packed; else None
         """
-        program, form, _, folded = setup
+        program, form, folded = setup.program, setup.form, setup.folded
         p, N, I, P, stride, size = ps[0], layout.N, x.shape[-1], ps[0].P, y.shape[-1], x.element_size()
         skipped = of[0] * finals[0].shape[1] * size  # bytes per column of a state, before the first direction
-        addresses = [address(layout.offsets)]
+        addresses = [*setup.lead]
         for states in (given, finals):
             for k, width in enumerate(p.widths):
                 addresses.append(0 if states is None else states[k].data_ptr() + skipped * width)
@@ -138,15 +138,17 @@ class FusedEngine(FusedWalk):
         for left in program.left:
             i = left.direction  # of these, not of the layer
             project_rows(x.view(-1, I)[first[i] : first[i] + N], ps[i].weights, kept[i])
-        for q, d, row, memory in zip(ps, of, first, kept, strict=True):
+        for q, d, row, memory, room in zip(ps, of, first, kept, setup.rooms, strict=True):
+            tape = memory.data_ptr()
             addresses += of_direction(
                 x=x_at + row * I * size,
                 rows=y_at + (row * stride + d * P) * size,
-                tape=memory.data_ptr(),
+                tape=tape,
                 weights=q.weights_at(),
                 panels=q.panels_at(form, False, folded),
                 params=q.params_at(),
                 d_params=[0] * form.K,
+                within=() if layout.is_dense else within_tapes(form.S, room.matrices, size, tape),
             )
         program.run(addresses)
         if not p.lasting:
@@ -201,11 +203,12 @@ class FusedEngine(FusedWalk):
         wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
 
         options: dict[str, Any] = {"stride": stride, "needs_x": needs.x, "needs_states": needs_states, "needs": wanted}
-        program, form, rooms, _ = self.setup(True, layout, mine, dt, batch=B, **options)
+        setup = self.setup(True, layout, mine, dt, batch=B, **options)
+        program, form, rooms = setup.program, setup.form, setup.rooms
         d_x = pool.empty_like(x) if needs.x else None
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]
-        addresses = [address(layout.offsets), *[0 if d is None else d.data_ptr() for d in d_last]]
+        addresses = [*setup.lead, *[0 if d is None else d.data_ptr() for d in d_last]]
         addresses += [d.data_ptr() for d in d_state0] or [0] * form.S
         x_at, d_rows_at, d_x_at = x.data_ptr(), d_rows.data_ptr(), address(d_x)
         ways, d_weights, befores = [], [], []
@@ -215,11 +218,13 @@ class FusedEngine(FusedWalk):
             is_gathered = wanted[d][1] and not layout.is_dense
             before = rooms[d].tape(kept[d], layout).before_all(0) if is_gathered else None
             places = d_w[:4] if q.weights.b_ih is not None else [*d_w[:2], None, None]
+            tape = kept[d].data_ptr()
+            ragged = () if layout.is_dense else within_tapes(form.S, rooms[d].matrices, size, tape, way.gates_at)
             addresses += of_direction(
                 x=x_at,
                 rows=d_rows_at + d * P * size,
                 d_x=d_x_at,
-                tape=kept[d].data_ptr(),
+                tape=tape,
                 d_tape=way.gates_at,
                 before=address(before),
                 d_projected=address(way.d_projected),
@@ -228,6 +233,7 @@ class FusedEngine(FusedWalk):
                 gradients=[0 if t is None else t.data_ptr() for t in places],
                 params=q.params_at(),
                 d_params=[t.data_ptr() for t in way.d_params],
+                within=ragged,
             )
             ways.append(way)
             d_weights.append(d_w)

@@ -1,5 +1,6 @@
 """One direction on compiled kernels, from given wx on; and what these kernels are made for."""
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ class Setup(NamedTuple):
     form: Form
     rooms: Sequence[Room]  # per direction: of the tape
     folded: bool  # W x is part of the walk
+    lead: Sequence[int]  # the first addresses: of the rows of each step, and the sizes that come with each call
+    bounds: Sequence[int] = ()  # of the slices, if `lead` has their address
 
 
 class FusedWalk(Engine):
@@ -40,6 +43,7 @@ class FusedWalk(Engine):
         self.schedule, self.machine = schedule, schedule.machine()
         self.forms: dict[tuple[Any, ...], Form] = {}
         self.setups: dict[tuple[Any, ...], Setup] = {}
+        self.programs: dict[tuple[Any, ...], Program] = {}  # of ragged batches
 
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if device.type != "cpu":
@@ -78,24 +82,23 @@ class FusedWalk(Engine):
         **options: Any,
     ) -> Setup:
         """Those of dense batches are stored by shape. A ragged layout seldom comes again: its setups are stored with
-        it, for the layers of one stack.
+        it, for the layers of one stack. But their programs serve all ragged batches of as many sequences.
 
         options: of Layer.forward, or of Layer.backward. batch: of a layer, how many sequences its states have; a ragged
         chunk may have fewer. None: it is a walk from given wx.
         """
         count, packs = threads.threads(), packs_of(ps, back, folded)
-        setups = self.setups if layout.batch_sizes is None else layout.cache
-        kinds = [p.kind for p in ps]
-        key = (self, back, layout.T, layout.B, batch, count, dt, sourced, packs, *options.values(), *kinds)
-        setup: Setup | None = setups.get(key)
+        is_ragged = not layout.is_dense
+        setups: dict[Any, Setup] = layout.cache if is_ragged else self.setups
+        of = (back, layout.B, batch, count, dt, sourced, packs, *options.values(), *[p.kind for p in ps])
+        key = (self, layout.T, *of)
+        setup = setups.get(key)
         if setup is None:
-            if setups is self.setups and len(setups) >= MOST_SETUPS:
-                setups.clear()
             check_alike(ps)
             form, p, rooms = self.form(ps[0], dt, sourced), ps[0], [q.room(layout, dt) for q in ps]
-            table: Table = OfWalk(form)
+            table: Table = OfWalk(form, is_ragged)
             if batch is not None:
-                table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms])
+                table = OfLayer(form, len(ps), batch, p.widths, [room.matrices for room in rooms], is_ragged)
             layer = Layer(
                 self.schedule,
                 costs.of_this_process(form),
@@ -111,8 +114,21 @@ class FusedWalk(Engine):
                 packs=packs,
                 folded=folded,
             )
-            program = layer.backward(**options) if back else layer.forward(**options)
-            setup = setups[key] = Setup(program, form, rooms, folded)
+            choices = layer.choices(back, options.get("project", False))
+            program = self.programs.get((choices, of)) if is_ragged else None
+            if program is None:
+                program = layer.backward(choices, **options) if back else layer.forward(choices, **options)
+                if is_ragged:
+                    make_room(self.programs)
+                    self.programs[choices, of] = program
+            lead, bounds = [0], array("q")
+            if is_ragged:
+                bounds = array("q", layer.slices(choices.threads))
+                lead = [layout.bounds.data_ptr(), layout.T, layout.N, bounds.buffer_info()[0]]
+                lead.append(layer.chunk(choices, back))
+            else:
+                make_room(setups)
+            setup = setups[key] = Setup(program, form, rooms, folded, lead, bounds)
         return setup
 
     # --- one direction, from given wx
@@ -177,9 +193,8 @@ class FusedWalk(Engine):
         """From the states in `last`, or zeros if it is not stateful. The new last states replace those in `last`."""
         stride = p.P if out is None else out.stride(0)
         sourced = source is not None
-        program, form, (room,), _ = self.setup(
-            False, layout, [p], dt, sourced=sourced, project=False, stateful=stateful, stride=stride
-        )
+        setup = self.setup(False, layout, [p], dt, sourced=sourced, project=False, stateful=stateful, stride=stride)
+        form, room = setup.form, setup.rooms[0]
         start, size, ends = memory.data_ptr(), memory.element_size(), [t.data_ptr() for t in last]
         matrices = room.matrices
 
@@ -199,7 +214,7 @@ class FusedWalk(Engine):
             source=() if source is None else [t.data_ptr() for t in source],
             **named_weights(p, form, back=False),
         )
-        program.run([address(layout.offsets), *direction.flat(form)])
+        setup.program.run([*setup.lead, *direction.flat(form)])
         p.mark_ready(False, with_w=False)
 
     def recur_vjp(
@@ -223,7 +238,7 @@ class FusedWalk(Engine):
         for state, d_state in zip(tape.states[1:], given[1:] if is_sourced else (), strict=False):
             source.append(torch.zeros_like(state) if d_state is None else d_state.contiguous())
         wanted: dict[str, Any] = {"needs_x": False, "needs_states": True, "needs": (NO_WEIGHTS,)}
-        program = self.setup(True, layout, [q], tape.dt, sourced=is_sourced, stride=stride, **wanted).program
+        setup = self.setup(True, layout, [q], tape.dt, sourced=is_sourced, stride=stride, **wanted)
         ends = [None if d is None else d.contiguous() for d in d_last]
         direction = Direction(
             rows=d_rows.data_ptr(),
@@ -242,12 +257,17 @@ class FusedWalk(Engine):
             d_params=[t.data_ptr() for t in way.d_params],
             **named_weights(q, form, back=True),
         )
-        program.run([address(layout.offsets), *direction.flat(form)])
+        setup.program.run([*setup.lead, *direction.flat(form)])
         q.mark_ready(True, with_w=False)
         return way.derivative(), d_state0
 
     def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return total.addmm_(a, b)
+
+
+def make_room(stored: dict[Any, Any]) -> None:
+    if len(stored) >= MOST_SETUPS:
+        stored.clear()
 
 
 def steps_without_tape(layout: Layout, gates: int, size: int) -> int:

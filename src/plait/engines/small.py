@@ -108,8 +108,9 @@ class SmallStack:
         )
 
     def forward_programs(self) -> list[Program]:
-        stateful = self.sizes.stateful
-        return [self.layer(k, False).forward(project=True, stateful=stateful, stride=self.wide) for k in range(self.L)]
+        options: dict[str, Any] = {"stateful": self.sizes.stateful, "stride": self.wide}
+        layers = [self.layer(k, False) for k in range(self.L)]
+        return [layer.forward(layer.choices(False, True), project=True, **options) for layer in layers]
 
     def backward_programs(self, needs: Sequence[bool], stride: int) -> list[Program]:
         """From the last layer down to the first that is needed. stride: from row to row of d_ of the output."""
@@ -118,8 +119,10 @@ class SmallStack:
         of_states, of_weights = any(needs[1 : 1 + S]), needs[1 + S :]
         groups = [tuple(of_weights[j * each : (j + 1) * each]) for j in range(L * D)]
         below = [needs[0] or of_states or any(map(any, groups[: k * D])) for k in range(L + 1)]
+        layers = [self.layer(k, True) for k in range(L)]
         return [
-            self.layer(k, True).backward(
+            layers[k].backward(
+                layers[k].choices(True, False),
                 stride=stride if k == L - 1 else self.wide,
                 needs_x=below[k] if k else needs[0],
                 needs_states=of_states,

@@ -7,13 +7,16 @@ address for each matrix, because they may be parts of other tensors.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from .target import Form
 
 WORKSPACE, STARTS, FIRST = 0, 1, 2  # the first addresses of any call; STARTS: the first row of each step
+# Ragged batches seldom have the same number of steps and rows. So their programs do not contain these: they come with
+# each call, as if they were addresses. bounds: of the slices; chunk: rows of a product that are multiplied at a time
+SIZES = ("T", "N", "bounds", "chunk")
 
 
 class Where(NamedTuple):
@@ -31,6 +34,13 @@ GRADIENTS = ("d_w_ih", "d_w_hh", "d_b_ih", "d_b_hh")
 
 
 class Table(ABC):
+    ragged: bool
+
+    @property
+    def first(self) -> int:
+        """The number of the first address that is not one of any call."""
+        return FIRST + len(SIZES) if self.ragged else FIRST
+
     @abstractmethod
     def find(self, where: Where) -> tuple[int, int]:
         """The number of an address, and how many numbers after it the matrix begins."""
@@ -38,7 +48,8 @@ class Table(ABC):
 
 @dataclass(frozen=True)
 class OfLayer(Table):
-    """starts, per state given, per state last; then per direction: OF_DIRECTION, params, d_params
+    """starts, per state given, per state last; then per direction: OF_DIRECTION, params, d_params, and the matrices
+    within the tapes, if the batch is ragged
 
     given and last are (D, B, .): the states that the walk starts from, or 0, and the place for those that it ends with.
     """
@@ -48,20 +59,24 @@ class OfLayer(Table):
     B: int
     widths: Sequence[int]  # of the states
     in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction: (matrix, state) -> numbers before it in the tape
+    ragged: bool
 
     @cached_property
     def each(self) -> int:
-        return len(OF_DIRECTION) + 2 * self.form.K
+        return len(OF_DIRECTION) + 2 * self.form.K + (len(in_tapes(self.form.S)) if self.ragged else 0)
 
     def find(self, where: Where) -> tuple[int, int]:
         d, name, _, k = where
-        S, K, start = self.form.S, self.form.K, FIRST + 2 * self.form.S + where.direction * self.each
+        S, K, start = self.form.S, self.form.K, self.first + 2 * self.form.S + where.direction * self.each
         if name in ("given", "last"):
-            return FIRST + k + (S if name == "last" else 0), d * self.B * self.widths[k]
+            return self.first + k + (S if name == "last" else 0), d * self.B * self.widths[k]
         if name in ("params", "d_params"):
             return start + len(OF_DIRECTION) + k + (K if name == "d_params" else 0), 0
         if name in OF_DIRECTION:
             return start + OF_DIRECTION.index(name), 0
+        if self.ragged:
+            name = {"wx": "gates", "old": "states"}.get(name, name)
+            return start + len(OF_DIRECTION) + 2 * K + in_tapes(S).index((name, k)), 0
         tape = "d_tape" if name in ("d_gates", "d_extra") else "tape"
         return start + OF_DIRECTION.index(tape), self.in_tape[d][name.removeprefix("d_"), k]
 
@@ -85,9 +100,24 @@ def of_direction(
     gradients: Sequence[int] = (0,) * len(GRADIENTS),
     params: Sequence[int],
     d_params: Sequence[int],
+    within: Sequence[int] = (),
 ) -> list[int]:
     """The addresses of a direction of a layer in their order; 0 for a matrix that does not exist."""
-    return [x, rows, d_x, tape, d_tape, before, d_projected, *weights, *panels, *gradients, *params, *d_params]
+    return [x, rows, d_x, tape, d_tape, before, d_projected, *weights, *panels, *gradients, *params, *d_params, *within]
+
+
+@cache
+def in_tapes(S: int) -> list[tuple[str, int]]:
+    """The matrices of a tape and of the way back, each with the number of its state."""
+    of_states = [(name, k) for k in range(S) for name in ("states", "initial")]
+    return [("gates", 0), ("extra", 0), ("raw", 0), *of_states, ("d_gates", 0), ("d_extra", 0)]
+
+
+def within_tapes(S: int, places: Mapping[tuple[str, int], int], size: int, tape: int, d_tape: int = 0) -> list[int]:
+    """Their addresses. places: as in OfLayer.in_tape; size: bytes of a number"""
+    names = in_tapes(S)
+    found = [tape + places[name] * size for name in names[:-2]]
+    return [*found, *(d_tape + places[name[2:], k] * size for name, k in names[-2:])]
 
 
 OF_STACK = ("x", "rows", "d_x", "memory", "d_memory", "between")  # after given and last; then weights, and d_ of them
@@ -112,6 +142,7 @@ class OfStack(Table):
     d_rows: Sequence[int]  # the same for their gradients, in `between`
     in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction
     back: bool
+    ragged = False
 
     def find(self, where: Where) -> tuple[int, int]:
         d, name, _, k = where
@@ -176,6 +207,7 @@ class OfWalk(Table):
     """starts, then the fields of Direction"""
 
     form: Form
+    ragged: bool
 
     def find(self, where: Where) -> tuple[int, int]:
         field, S, K = Direction._fields.index(where.name), self.form.S, self.form.K
@@ -183,4 +215,4 @@ class OfWalk(Table):
             field = BY_STATE + (BY_PARAM - BY_STATE) * S + (field - BY_PARAM) * K + where.k
         elif field >= BY_STATE:
             field = BY_STATE + (field - BY_STATE) * S + where.k
-        return FIRST + field, 0
+        return self.first + field, 0

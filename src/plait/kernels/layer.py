@@ -8,7 +8,7 @@ from ..layout import Layout
 from . import split
 from .addresses import Table, Where
 from .costs import Costs
-from .program import Left, Program
+from .program import Left, Program, rows_at_once
 from .records import MOST_GATES
 from .records import walk as WALK
 from .records.product import APART, BIAS, GATE, W_BIAS, W
@@ -37,6 +37,16 @@ class Packs(NamedTuple):
     w: bool = False
 
 
+class Choices(NamedTuple):
+    """What the number of rows and steps decides, beside the costs."""
+
+    threads: int
+    shared: bool  # they share the units of every step
+    is_ours: bool  # the launch computes W x, or on the way back d_x
+    over_rows: bool  # and the gradients of the weights
+    is_one_step: bool
+
+
 @dataclass
 class Layer:
     """One layer and its batch. Products that the launch does not compute are left to torch."""
@@ -58,14 +68,34 @@ class Layer:
     def __post_init__(self) -> None:
         self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
 
-    def forward(self, *, project: bool, stateful: bool, stride: int) -> Program:
+    def choices(self, back: bool, project: bool) -> Choices:
+        """project: forward, W x is wanted."""
+        N, GH, I = self.layout.N, self.G * self.H, self.I
+        if back:
+            count = self.team(I)
+            is_ours = self.ours(N, I, GH, count)
+        else:
+            is_ours = project and not self.folded and self.ours(N, GH, I, self.count)
+            count = self.team(I if project and (is_ours or self.folded) else 0)
+        shared = not self.unites and split.by_units(self.costs, self.form, self.layout, self.H, self.D, count)
+        over_rows = back and ours_over_rows(self.schedule, I + self.P, N)
+        return Choices(count, shared, is_ours, over_rows, self.layout.T == 1)
+
+    def slices(self, count: int) -> list[int]:
+        """The bounds of the slices of the batch, for so many threads."""
+        return self.layout.shares(max(1, min(self.layout.B, -(-count // self.D))))
+
+    def chunk(self, choices: Choices, back: bool) -> int:
+        """How many rows of x, or on the way back of the gates, are multiplied at a time."""
+        columns = self.G * self.H if back else self.I
+        return rows_at_once(self.form.target.rows, choices.threads, self.layout.N, columns * self.size)
+
+    def forward(self, choices: Choices, *, project: bool, stateful: bool, stride: int) -> Program:
         """project: with W x, which else is given. stride: numbers from one row of the output to the next."""
         form, N, GH = self.form, self.layout.N, self.G * self.H
-        is_left = project and not self.folded and not self.ours(N, GH, self.I)
-        self.team(self.I if project and not is_left else 0)
-        project = project and not is_left and not self.folded
-        program = Program(form, self.count, self.D, self.table, back=False)
-        program.left += [Left(d, "wx") for d in range(self.D) if is_left]
+        program = Program(form, choices.threads, self.D, self.table, back=False)
+        if project and not self.folded and not choices.is_ours:
+            program.left += [Left(d, "wx") for d in range(self.D)]
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
             program.set(at, STARTS_GIVEN=stateful)
@@ -73,10 +103,10 @@ class Layer:
                 program.point(at + WALK.FINAL + k, Where(d, "last", k=k))
                 program.point(at + WALK.GIVEN + k, Where(d, "given", k=k))
             recurrent = self.recurrent(program, d)
-            program.set(recurrent, IDLE=self.layout.T == 1 and not stateful and not self.packs.lasting)
+            program.set(recurrent, IDLE=choices.is_one_step and not stateful and not self.packs.lasting)
             program.point(recurrent + BIAS, Where(d, "b_hh"))
             self.projection(program, d)
-        for d in range(self.D if project else 0):
+        for d in range(self.D if choices.is_ours else 0):
             at = program.multiply(
                 Where(d, "x"), Where(d, "w_ih"), Where(d, "gates"), (N, GH, self.I), transposed=True, round=0
             )
@@ -85,14 +115,21 @@ class Layer:
                 program.point(at + BIAS, Where(d, "b_ih"))
             if self.unites:
                 program.unite(d)
-        self.finish(program)
+        program.finish(self.slices(choices.threads), choices.shared)
         return program
 
-    def backward(self, *, stride: int, needs_x: bool, needs_states: bool, needs: Sequence[Sequence[bool]]) -> Program:
+    def backward(
+        self,
+        choices: Choices,
+        *,
+        stride: int,
+        needs_x: bool,
+        needs_states: bool,
+        needs: Sequence[Sequence[bool]],
+    ) -> Program:
         """stride: numbers from one row of d_ of the output to the next. needs: per direction, for each weight."""
         form, N, B, I, GH = self.form, self.layout.N, self.layout.B, self.I, self.G * self.H
-        self.team(I)
-        program = Program(form, self.count, self.D, self.table, back=True)
+        program = Program(form, choices.threads, self.D, self.table, back=True)
         for d, at in enumerate(program.walks):
             self.walk(program, d, stride=stride)
             program.set(at, FINISH=needs_states)
@@ -108,29 +145,29 @@ class Layer:
             for k in range(form.K):
                 program.point(at + WALK.D_PARAM + k, Where(d, "d_params", k=k))
             recurrent = self.recurrent(program, d)
-            program.set(recurrent, IDLE=self.layout.T == 1 and not needs_states and not self.packs.lasting)
+            program.set(recurrent, IDLE=choices.is_one_step and not needs_states and not self.packs.lasting)
             self.projection(program, d)
         for d in range(self.D):
             wanted, gates, left = needs[d], Where(d, "d_gates"), program.left
-            if needs_x and self.ours(N, I, GH):
+            if needs_x and choices.is_ours:
                 at = program.multiply(gates, Where(d, "w_ih"), Where(d, "d_x"), (N, I, GH), transposed=False, round=d)
                 program.panels(at, Where(d, "w_panels") if self.packs.lasting else None, ready=self.packs.w)
                 if self.unites:
                     program.unite(d)
             elif needs_x:
                 left.append(Left(d, "d_x"))
-            self.weight_gradients(program, d, wanted)
+            self.weight_gradients(program, d, wanted, choices.over_rows)
             if form.projected and wanted[4 if self.bias else 2]:
                 left.append(Left(d, "w_hr"))
-        self.finish(program)
+        program.finish(self.slices(choices.threads), choices.shared)
         return program
 
-    def weight_gradients(self, program: Program, d: int, wanted: Sequence[bool]) -> None:
+    def weight_gradients(self, program: Program, d: int, wanted: Sequence[bool], is_ours: bool) -> None:
         """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
         form, H, I, P, N = self.form, self.H, self.I, self.P, self.layout.N
         of_bias = wanted[2:4] if self.bias else (False, False)
         x, before = Where(d, "x"), Where(d, "history" if self.layout.is_dense else "before")
-        if not ours_over_rows(self.schedule, I + P, N):
+        if not is_ours:
             left = [("w_ih", wanted[0]), ("b_ih", of_bias[0])]
             program.left += [Left(d, name) for name, is_wanted in left if is_wanted]
             gate = 0
@@ -153,7 +190,7 @@ class Layer:
             if sides or sums:
                 program.outer(Where(d, f"d_{matrix}", column * H), count * H, width, N, sides, sums)
 
-    def ours(self, M: int, N: int, K: int) -> bool:
+    def ours(self, M: int, N: int, K: int, count: int) -> bool:
         """Whether the launch computes the product (M, K) (K, N) of a whole sequence itself, and not torch.mm.
 
         For the launch it is no call of its own. But it wastes the lanes that N does not fill, and it is slower if it
@@ -161,16 +198,16 @@ class Layer:
         """
         if not self.schedule.torch_mm or (self.packs.lasting and M < FEW):
             return True
-        width, costs, work = self.form.target.width, self.costs, M * N * K * self.size / 4 / self.count
+        width, costs, work = self.form.target.width, self.costs, M * N * K * self.size / 4 / count
         share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (-(-N // width) * width)
         return work / (costs.rate * share) < CALL + work / (costs.thin if N < THIN else costs.mm)
 
-    def team(self, more: int) -> None:
-        """Little work is done by one thread. more: columns of W that the launch multiplies with, besides R."""
+    def team(self, more: int) -> int:
+        """How many threads: one for little work. more: columns of W that the launch multiplies with, besides R"""
         work = self.layout.N * self.D * self.G * self.H * (self.P + more)
         seconds = work * self.size / 4 / self.costs.rate
-        if seconds < WORTH_A_TEAM * self.costs.team or not self.schedule.parallel:
-            self.count = 1
+        is_worth_it = seconds >= WORTH_A_TEAM * self.costs.team and self.schedule.parallel
+        return self.count if is_worth_it else 1
 
     @property
     def unites(self) -> bool:
@@ -182,9 +219,9 @@ class Layer:
     def walk(self, program: Program, d: int, *, stride: int) -> None:
         """The words that forward and backward have in common."""
         at, form, back = program.walks[d], self.form, program.back
+        program.size(at + WALK.T, "T", self.layout.T)
         program.set(
             at,
-            T=self.layout.T,
             B=self.layout.B,
             H=self.H,
             P=self.P,
@@ -268,11 +305,6 @@ class Layer:
             blocks = -(-columns // target.width)
             program.reserve(at + APART, self.layout.B * target.rows * blocks * each * target.width)
         return at
-
-    def finish(self, program: Program) -> None:
-        shared = not self.unites and split.by_units(self.costs, self.form, self.layout, self.H, self.D, self.count)
-        parts = max(1, min(self.layout.B, -(-self.count // self.D)))
-        program.finish(self.layout.shares(parts), shared)
 
 
 def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> bool:

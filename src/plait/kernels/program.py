@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import compiler, pool, records, threads
-from .addresses import STARTS, WORKSPACE, Table, Where
+from .addresses import FIRST, SIZES, STARTS, WORKSPACE, Table, Where
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import walk as WALK
@@ -86,6 +86,13 @@ class Program(Launched):
         number, before = self.table.find(where)
         self.slots.append((word, number, (before + where.numbers) * self.form.target.size))
 
+    def size(self, word: int, name: str, value: int) -> None:
+        """One of SIZES: it stays the same, or comes with each call."""
+        if self.table.ragged:
+            self.slots.append((word, FIRST + SIZES.index(name), 0))
+        else:
+            self.words[word] = value
+
     def point_to_starts(self, word: int) -> None:
         self.slots.append((word, STARTS, 0))
 
@@ -154,21 +161,11 @@ class Program(Launched):
         row = K if transposed else N
         at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
         self.run_of(at, K, K, a)
-        chunk = self.rows_at_once(M, K * target.size)
-        self.set(at, M=M, C_ROW=N * target.size, CHUNK=chunk, ROUND=round)
+        self.set(at, C_ROW=N * target.size, ROUND=round)
+        self.size(at + PRODUCT.M, "N", M)
+        self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.count, M, K * target.size))
         self.point(at + PRODUCT.C, c)
         return at
-
-    def rows_at_once(self, M: int, row: int) -> int:
-        """How many of M rows, of `row` bytes each, are multiplied with a panel at a time. Each time all panels are read
-        once. The rows stay in cache. Threads share the work evenly if there are some pieces for each of them.
-        """
-        tile, share = self.form.target.rows, -(-M // self.count)
-        if self.count > 1:
-            share = max(-(-share // 4), min(share, FEW_TILES * tile))
-        if share * row <= FEW_BYTES:
-            return max(tile, share)
-        return max(1, CHUNK_BYTES // (row * tile)) * tile
 
     def outer(
         self,
@@ -181,7 +178,8 @@ class Program(Launched):
     ) -> None:
         """C = B' A for each side (A, its columns, C), and the sums of the K rows of B, each of `stride` numbers."""
         target = self.form.target
-        at = self.product(b, each=1, columns=columns, depth=K, row=stride, transposed=False, owner=None)
+        at = self.product(b, each=1, columns=columns, depth=0, row=stride, transposed=False, owner=None)
+        self.size(at + PRODUCT.DEPTH, "N", K)
         for k, (a, n, c) in enumerate(sides):
             self.run_of(at, n, n, a)
             self.point(at + PRODUCT.C + k, c)
@@ -224,8 +222,11 @@ class Program(Launched):
         words[LAUNCH.TEAM], words[LAUNCH.YIELD] = threads.team_size(), threads.sched_yield()
         words[LAUNCH.BACK], words[LAUNCH.MULTIPLY] = self.back, self.shared["plait_multiply"]
         self.inner += [(LAUNCH.FIRST_WALK, 8 * self.walks[0]), (LAUNCH.FIRST_PRODUCT, 8 * self.products[0])]
-        self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
-        words += bounds
+        if self.table.ragged:
+            self.size(LAUNCH.SLICE_BOUNDS, "bounds", 0)
+        else:
+            self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
+            words += bounds
         words += [0] * (-len(words) % LINE)
         size = self.form.target.size
         self.head = -(-len(words) * 8 // size // 64) * 64 * size  # the block comes first in the workspace
@@ -252,3 +253,15 @@ class Chain(Launched):
                 self.inner.append((first + LAUNCH.NEXT, 8 * len(self.words)))
         self.bytes = heads + max(p.bytes - p.head for p in programs)
         self.seal()
+
+
+def rows_at_once(tile: int, threads: int, M: int, row: int) -> int:
+    """How many of M rows, of `row` bytes each, are multiplied with a panel at a time. Each time all panels are read
+    once. The rows stay in cache. Threads share the work evenly if there are some pieces for each. tile: its rows
+    """
+    share = -(-M // threads)
+    if threads > 1:
+        share = max(-(-share // 4), min(share, FEW_TILES * tile))
+    if share * row <= FEW_BYTES:
+        return max(tile, share)
+    return max(1, CHUNK_BYTES // (row * tile)) * tile
