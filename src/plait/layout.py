@@ -36,6 +36,7 @@ class Layout:
     # If it was made from lengths in any order. A PackedSequence has its own.
     permutation: Tensor | None = None  # (B,): the numbers of the sequences, as they were given, longest first
     inverse: Tensor | None = None  # (B,): the place of each of them in that order
+    order_given: Whole | None = None  # the permutation as an array: within torch.func a tensor has no .numpy()
 
     def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
         """Dense, or with sizes that were checked already."""
@@ -73,12 +74,15 @@ class Layout:
         inverse[order] = np.arange(len(order))
         layout = cls.of_sorted(found[order])
         layout.permutation, layout.inverse = torch.from_numpy(order), torch.from_numpy(inverse)
+        layout.order_given = order
         return layout
 
     @classmethod
     def of_sorted(cls, lengths: Whole) -> "Layout":  # (B,), longest first
         T = int(lengths[0])
-        return cls(T, len(lengths), torch.from_numpy(above(lengths, T)))
+        layout = cls(T, len(lengths), torch.from_numpy(above(lengths, T)))
+        layout.lengths = lengths
+        return layout
 
     # --- the rows
     @cached_property
@@ -118,8 +122,8 @@ class Layout:
     def steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
         """The step of each row, and its sequence counted from the longest."""
         sizes = np.array(self.sizes, np.int64)
-        first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.repeat(np.arange(self.T), sizes), np.arange(self.N) - first
+        step = np.repeat(np.arange(self.T), sizes)
+        return step, np.arange(self.N) - (np.cumsum(sizes) - sizes)[step]
 
     @cached_property
     def step(self) -> Tensor:  # (N,)
@@ -129,8 +133,13 @@ class Layout:
     @cached_property
     def sequence(self) -> Tensor:  # (N,)
         """The sequence of each row, counted as they were given."""
-        place = torch.from_numpy(self.steps_and_places[1])
-        return place if self.permutation is None else self.permutation[place]
+        return torch.from_numpy(self.numbers)
+
+    @cached_property
+    def numbers(self) -> Whole:  # (N,)
+        """The same, as an array."""
+        place = self.steps_and_places[1]
+        return place if self.order_given is None else self.order_given[place]
 
     def check_rows(self, x: Tensor, width: int) -> None:
         if x.dim() < 2 or x.shape[-1] != width or x.numel() != self.N * width:
@@ -140,7 +149,8 @@ class Layout:
 
     def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
         """Where each row is in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
-        return self.sequence * T + self.step if batch_first else self.step * self.B + self.sequence
+        step, sequence = self.steps_and_places[0], self.numbers
+        return torch.from_numpy(sequence * T + step if batch_first else step * self.B + sequence)
 
     def packed_sequence(self, rows: Tensor) -> PackedSequence:  # (N, .)
         sizes = torch.tensor(self.sizes, device="cpu") if self.batch_sizes is None else self.batch_sizes
@@ -160,7 +170,7 @@ class Layout:
             sizes = np.array(self.sizes, np.int64)
             rows = np.arange(self.N)
             if not reverse:  # the step before has sizes[t - 1] rows; the B initial rows come first
-                rows += np.repeat(self.B - np.concatenate([[self.B], sizes[:-1]]), sizes)
+                rows += np.repeat(self.B - np.array([self.B, *self.sizes[:-1]]), sizes)
             else:  # the row of the next step, or the initial one, which comes after all rows
                 following, sequence = np.append(sizes[1:], 0), self.steps_and_places[1]
                 rows = np.where(
@@ -255,10 +265,15 @@ class Layout:
         parts = max(1, min(self.B, parts))
         if self.is_dense:
             return [self.B * k // parts for k in range(parts + 1)]
+        key = "shares", parts
+        if key in self.cache:
+            found: list[int] = self.cache[key]
+            return found
         work = np.cumsum(self.lengths).tolist()  # steps of all sequences up to each
         cuts = [0]
         for k in range(1, parts):  # the longest come first, so enough sequences remain for the other slices
             cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // parts)))
+        self.cache[key] = [*cuts, self.B]
         return [*cuts, self.B]
 
 

@@ -11,14 +11,21 @@ from ..cells.trace import trace
 from ..errors import PlaitError
 from ..layout import Layout
 from .base import Prepared, States, Weights
+from .padding import Padding
 from .tape import Tape
 
 Expected = tuple[str, Tensor | None, tuple[int, ...]]  # what it is called, what was found, the shape it must have
 
 
-def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | None, layout: Layout) -> None:
+def check_forward(
+    ps: Sequence[Prepared],
+    x: Tensor,
+    state0: Sequence[Tensor] | None,
+    layout: Layout,
+    padding: Padding | None = None,
+) -> None:
     w = ps[0].weights.w_ih
-    layout.check_rows(x, w.shape[1])
+    check_rows(x, w.shape[1], layout, padding)
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
     if x.dtype is not w.dtype:
@@ -38,6 +45,7 @@ def check_backward(
     d_rows: Tensor | None,
     d_finals: States,
     layout: Layout,
+    padding: Padding | None = None,
 ) -> None:
     """Also checks the results of the forward pass: hooks on saved tensors, and callers of the op, may pass others.
 
@@ -47,13 +55,23 @@ def check_backward(
     if len(kept) != D or len(d_finals) != S:
         counts = f"{len(kept)} and {len(d_finals)} tensors"
         raise PlaitError(f"the saved tensors and the gradients of the last states are {counts}: expected {D} and {S}.")
-    layout.check_rows(x, w.shape[1])
+    check_rows(x, w.shape[1], layout, padding)
     found: list[Expected] = [("input", x, x.shape), *[("a saved tensor", t, (total,)) for t in kept]]
-    found.append(("the gradient of the output", d_rows, (*x.shape[:-1], D * ps[0].P)))
+    rows: Sequence[int] = x.shape[:-1]
+    if padding is not None:
+        rows = padding.shape if padding.leaves else (layout.N,)
+    found.append(("the gradient of the output", d_rows, (*rows, D * ps[0].P)))
     for k, d in enumerate(d_finals):
         if d is not None:
             found.append((f"the gradient of the last state {ps[0].cell.states[k]}", d, (D, layout.B, ps[0].widths[k])))
     check_shapes(found, w.dtype)
+
+
+def check_rows(x: Tensor, width: int, layout: Layout, padding: Padding | None) -> None:
+    if padding is None or not padding.enters:
+        layout.check_rows(x, width)
+    elif x.shape != (*padding.shape, width):
+        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {(*padding.shape, width)}, as the lengths say.")
 
 
 def check_weights(p: Prepared) -> None:

@@ -65,6 +65,11 @@ class OfLayer(Table):
     def each(self) -> int:
         return len(OF_DIRECTION) + 2 * self.form.K + (len(in_tapes(self.form.S)) if self.ragged else 0)
 
+    @property
+    def end(self) -> int:
+        """How many addresses there are, without those of copies."""
+        return self.first + 2 * self.form.S + self.D * self.each
+
     def find(self, where: Where) -> tuple[int, int]:
         d, name, _, k = where
         S, K, start = self.form.S, self.form.K, self.first + 2 * self.form.S + where.direction * self.each

@@ -98,7 +98,7 @@ def leaves(form: Form) -> Addresses:
 
 
 ELF_HEADER = 64  # bytes
-SHARED = ("plait_rows", "plait_multiply", "plait_run", "plait_start")
+SHARED = ("plait_rows", "plait_multiply", "plait_run", "plait_start", "plait_lay_out")
 LEAVES = (
     "plait_product",
     "plait_product_on",

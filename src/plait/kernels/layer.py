@@ -29,6 +29,9 @@ FOLD_INPUTS = 4  # or times as many inputs as units, at most
 WORTH_A_TEAM = 4  # times as long as it takes to call a team: work that takes less is done by one thread alone
 
 
+NO_COPIES = 0, 0
+
+
 class Packs(NamedTuple):
     """Whether the panels of a direction have memory that outlives the call, and which of them are packed already."""
 
@@ -90,8 +93,12 @@ class Layer:
         columns = self.G * self.H if back else self.I
         return rows_at_once(self.form.target.rows, choices.threads, self.layout.N, columns * self.size)
 
-    def forward(self, choices: Choices, *, project: bool, stateful: bool, stride: int) -> Program:
-        """project: with W x, which else is given. stride: numbers from one row of the output to the next."""
+    def forward(
+        self, choices: Choices, *, project: bool, stateful: bool, stride: int, copies: tuple[int, int] = NO_COPIES
+    ) -> Program:
+        """project: with W x, which else is given. stride: numbers from one row of the output to the next. copies: how
+        many before and after
+        """
         form, N, GH = self.form, self.layout.N, self.G * self.H
         program = Program(form, choices.threads, self.D, self.table, back=False)
         if project and not self.folded and not choices.is_ours:
@@ -115,7 +122,7 @@ class Layer:
                 program.point(at + BIAS, Where(d, "b_ih"))
             if self.unites:
                 program.unite(d)
-        program.finish(self.slices(choices.threads), choices.shared)
+        self.finish(program, choices, copies)
         return program
 
     def backward(
@@ -126,6 +133,7 @@ class Layer:
         needs_x: bool,
         needs_states: bool,
         needs: Sequence[Sequence[bool]],
+        copies: tuple[int, int] = NO_COPIES,
     ) -> Program:
         """stride: numbers from one row of d_ of the output to the next. needs: per direction, for each weight."""
         form, N, B, I, GH = self.form, self.layout.N, self.layout.B, self.I, self.G * self.H
@@ -159,8 +167,13 @@ class Layer:
             self.weight_gradients(program, d, wanted, choices.over_rows)
             if form.projected and wanted[4 if self.bias else 2]:
                 left.append(Left(d, "w_hr"))
-        program.finish(self.slices(choices.threads), choices.shared)
+        self.finish(program, choices, copies)
         return program
+
+    def finish(self, program: Program, choices: Choices, copies: tuple[int, int]) -> None:
+        if any(copies):
+            program.copies(*copies)
+        program.finish(self.slices(choices.threads), choices.shared)
 
     def weight_gradients(self, program: Program, d: int, wanted: Sequence[bool], is_ours: bool) -> None:
         """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""

@@ -12,7 +12,7 @@ from .target import I64, Form
 
 def shared() -> bytes:
     """The loops that all cells share."""
-    from . import products, recurrence  # numba compiles their functions when they are imported
+    from . import lengths, products, recurrence  # numba compiles their functions when they are imported
 
     return callable_from_c(
         "plait_shared",
@@ -20,6 +20,7 @@ def shared() -> bytes:
         plait_multiply=products.multiply,
         plait_run=recurrence.run,
         plait_start=recurrence.start,
+        plait_lay_out=lengths.lay_out,
     )
 
 

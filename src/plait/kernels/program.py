@@ -10,7 +10,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import compiler, pool, records, threads
-from .addresses import FIRST, SIZES, STARTS, WORKSPACE, Table, Where
+from .addresses import FIRST, SIZES, STARTS, WORKSPACE, OfLayer, Table, Where
+from .records import copy as COPY
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import walk as WALK
@@ -204,6 +205,19 @@ class Program(Launched):
         packed = some * (records.PIECE * target.rows + target.width)
         size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
         self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
+
+    def copies(self, before: int, after: int) -> None:
+        """Rows that are copied before the walks and after all else (records/copy.py). All about a copy comes with each
+        call, after the other addresses.
+        """
+        assert isinstance(self.table, OfLayer)  # no other call has copies
+        first = len(self.words)
+        self.words += [0] * COPY.COPY_SIZE * (before + after)
+        for k in range(before + after):
+            for word in range(COPY.GIVEN):
+                self.slots.append((first + k * COPY.COPY_SIZE + word, self.table.end + k * COPY.GIVEN + word, 0))
+        self.words[LAUNCH.COPIES], self.words[LAUNCH.COPIES_AFTER] = before, after
+        self.inner.append((LAUNCH.FIRST_COPY, 8 * first))
 
     def unite(self, direction: int) -> None:
         """Lets the walk compute the last product, step by step."""

@@ -17,6 +17,7 @@ the threads share the units, there is a bar after each step, and a thread has th
 """
 
 from . import records
+from .copying import copy_piece, copy_results, pieces
 from .machine import (
     Int,
     call0,
@@ -36,6 +37,7 @@ from .machine import (
 )
 from .packing import blocks, blocks_to_pack, pack_block
 from .products import new_span, rows, rows_of_whole
+from .records import copy as COPY
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
 from .records import span as SPAN
@@ -210,7 +212,7 @@ def start_values(walk, back):
 
 @compiled(2)
 def make_ready(launch, back):
-    """Start values and panels. A thread that is free takes the next item."""
+    """Start values, panels and copies. A thread that is free takes the next item."""
     walks, item = get(launch, LAUNCH.WALKS), ticket(launch, LAUNCH.READY_TAKEN)
     passed = walks
     while item < passed:
@@ -222,6 +224,14 @@ def make_ready(launch, back):
         count = blocks_to_pack(product)
         while item < passed + count:
             pack_block(product, item - passed)
+            ticket(launch, LAUNCH.READY_DONE)
+            item = ticket(launch, LAUNCH.READY_TAKEN)
+        passed += count
+    for k in range(get(launch, LAUNCH.COPIES)):
+        record = get(launch, LAUNCH.FIRST_COPY) + k * COPY.COPY_SIZE * 8
+        count = pieces(record)
+        while item < passed + count:
+            copy_piece(record, item - passed)
             ticket(launch, LAUNCH.READY_DONE)
             item = ticket(launch, LAUNCH.READY_TAKEN)
         passed += count
@@ -292,6 +302,7 @@ def run_one(launch):
         walk_slices(launch, back)
     if back:
         call2(get(launch, LAUNCH.MULTIPLY), launch, team)
+    copy_results(launch)
 
 
 @compiled(1)

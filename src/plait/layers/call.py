@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import engines
 from ..cells import Cell
 from ..engines import Layout, Needs, Prepared, Weights
+from ..engines.padding import Padding
 from ..engines.torch import unrolled
 from ..solvers import Serial, Solver, Visit
 from .held import Held
@@ -29,6 +30,13 @@ class Call(NamedTuple):
     held: Held | None = None  # the block of `plait.packed`, if the layer is in one
     number: int = 0  # of the layer, in a stack
     visits: tuple[Visit, ...] = ()  # per direction: what a solver that sweeps knows of this call
+    padding: Padding | None = None  # of the input or the output, if one is padded, with states in the user's order
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """Options for the solver and the engine that most calls do not have."""
+        found: dict[str, Any] = {"visits": self.visits} if self.visits else {}
+        return found if self.padding is None else {**found, "padding": self.padding}
 
     def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
         """The states; per direction its weights."""
@@ -40,7 +48,10 @@ class Call(NamedTuple):
     def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """The shapes of the rows and of the last states."""
         widths, D = self.weights(tensors)[0].widths(self.cell), self.directions
-        return [(*x.shape[:-1], D * widths[0]), *((D, self.layout.B, width) for width in widths)]
+        rows: Sequence[int] = x.shape[:-1]
+        if self.padding is not None:
+            rows = self.padding.shape if self.padding.leaves else (self.layout.N,)
+        return [(*rows, D * widths[0]), *((D, self.layout.B, width) for width in widths)]
 
     def weights(self, tensors: Sequence[Tensor]) -> list[Weights]:
         return [Weights.of(self.cell, group, bias=self.bias) for group in self.split(tensors)[1]]
@@ -64,8 +75,7 @@ def run(
     # an engine cannot read a view that is negated lazily, such as z.conj().imag: resolve_neg makes a copy of it
     state0 = [s.resolve_neg() for s in tensors[: len(call.cell.states)]] if call.stateful else None
     ps, engine = call.prepared(tensors), engines.get(call.engine)
-    visits = {"visits": call.visits} if call.visits else {}
-    return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep, **visits)
+    return call.solver.forward(engine, ps, x.resolve_neg(), state0, call.layout, keep=keep, **call.more)
 
 
 def run_vjp(
@@ -83,7 +93,6 @@ def run_vjp(
     d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
     states, groups = call.split(needs[1:])
     wanted = Needs(needs[0], states or (), groups)
-    visits = {"visits": call.visits} if call.visits else {}
     found = call.solver.backward(
         engines.get(call.engine),
         call.prepared(tensors),
@@ -94,7 +103,7 @@ def run_vjp(
         call.layout,
         needs=wanted,
         spend=spend,
-        **visits,
+        **call.more,
     )
     result = [found.x]
     if states is not None:
@@ -106,6 +115,11 @@ def run_vjp(
 
 def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float = 1) -> tuple[Tensor, ...]:
     """The same on torch's operators: autograd can differentiate it any number of times."""
+    if call.padding is not None:
+        p, S = call.padding, len(call.cell.states) if call.stateful else 0
+        inner = call._replace(padding=None)
+        y, *last = differentiable(inner, p.rows(x) if p.enters else x, [*p.sorted(tensors[:S]), *tensors[S:]], dt)
+        return p.padded(y) if p.leaves else y, *p.unsorted(last)
     rows: list[Tensor] = []
     finals: list[tuple[Tensor, ...]] = []
     state0, _ = call.split(tensors)

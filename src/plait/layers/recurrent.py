@@ -12,7 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import engines
 from ..cells import Cell
 from ..cells.trace import why_untraceable
+from ..engines.padding import Padding
 from ..errors import PlaitError
+from ..kernels.pool import PLAIN
 from ..layout import Layout, check_lengths
 from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
@@ -112,6 +114,12 @@ class Recurrent(nn.RNNBase):
         if B == 0:
             check_lengths(lengths, T, B)
             return self.forward(input, hx)
+        if self._plait_pads(input):  # then all of it is one function
+            states = None if hx is None else states_of(hx)
+            padding = Padding(lengths, T, B, self.batch_first)
+            check_arguments(self, input, states, None, B)
+            y, finals = self._plait_stack("fused", input, states, padding.layout, padding=padding)
+            return y, state_of(finals)
         find = torch.compiler.disable(laid_out) if torch.compiler.is_compiling() else laid_out
         layout, rows = find(lengths, T, B, self.batch_first)
         rows = rows.to(input.device)
@@ -155,8 +163,12 @@ class Recurrent(nn.RNNBase):
         hx: tuple[Tensor, ...] | None,
         layout: Layout,
         permutation: Tensor | None = None,
+        padding: Padding | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)"""
+        """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)
+
+        padding: of x and of the result, if x is padded and `_plait_pads` was asked
+        """
         D, held = 2 if self.bidirectional else 1, self._plait_held
         part = None
         if self._plait_time is not None and self.solver.sweeps and torch.is_grad_enabled():
@@ -168,14 +180,19 @@ class Recurrent(nn.RNNBase):
         call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, solver, held)
         visits = self._plait_visit(D, layout.B, permutation, part) if solver.sweeps else None
         calls = [call] * L
+        if padding is not None:
+            calls = [call._replace(padding=padding.of_layer(k, L)) for k in range(L)]
         if held is not None or visits is not None:
             mine = [() if visits is None else visits[k * D : (k + 1) * D] for k in range(L)]
-            calls = [call._replace(number=k, visits=mine[k]) for k in range(L)]
+            calls = [calls[k]._replace(number=k, visits=mine[k]) for k in range(L)]
         weights = self._plait_weights(D)
         dropout = self.dropout if self.training else 0.0
         states, finals = hx or (), []
         opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None and visits is None
-        if not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights):
+        is_one = padding is not None or (
+            not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
+        )
+        if is_one:
             x, *last = autograd.apply(Stack(calls, dropout), x, [*states, *chain(*weights)])
             return x, tuple(last)
         for k in range(L):
@@ -188,6 +205,22 @@ class Recurrent(nn.RNNBase):
         if part is not None:
             x, finals = part.give(x), [part.last(last, D) for last in finals]
         return x, tuple(finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
+
+    def _plait_pads(self, input: Tensor) -> bool:
+        """Whether the function of the layers takes a padded input as it is."""
+        if torch.compiler.is_compiling() or type(input) not in PLAIN or not input.is_cpu or autograd.in_functorch():
+            return False
+        weight = cast(Tensor, self._flat_weights[0])
+        if engines.choose(self.engine, self._plait_cell, weight.dtype, weight.device) != "fused":
+            return False
+        if self.solver.sweeps or self._plait_time is not None or is_autocast(weight.device):
+            return False
+        if self.num_layers == 1:
+            return True
+        if any(name not in self._parameters for names in self._all_weights for name in names):
+            return False  # a parametrization is evaluated once in a call
+        weights, N = self._plait_weights(2 if self.bidirectional else 1), input.shape[0] * input.shape[1]
+        return self._plait_is_one("fused", input, N, weights)
 
     def _plait_weights(self, D: int) -> list[list[Tensor]]:
         """Per layer, those of all its directions."""

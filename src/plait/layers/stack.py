@@ -70,8 +70,8 @@ class Stack:
 
     def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """The shapes of the rows and of the last states."""
-        call, L = self.calls[0], len(self.calls)
-        rows, *states = call.shapes(x, self.layers(tensors)[0])
+        call, L = self.calls[-1], len(self.calls)
+        rows, *states = call.shapes(x, self.layers(tensors)[-1])
         return [rows, *((L * D, B, width) for D, B, width in states)]
 
     def run(

@@ -4,10 +4,12 @@ word a name.
 launch   one for all threads: the team, the walks, the products, and how the work is shared
 walk     one direction of a layer: its steps, and where its matrices are
 product  rows times panels of weights: of a step of a walk, or of a whole sequence
+copy     rows that are copied to another matrix
 peak     a tile that is computed many times, to be measured
+laid_out  the layout of a padded batch
 span     which rows of a product to compute: a thread makes one for each call
 
-program.py writes the first three into one block, and a kernel reads a copy of that block. Both use these constants.
+program.py writes the first four into one block, and a kernel reads a copy of that block. Both use these constants.
 """
 
 PIECE = 128  # terms of a long sum that are added at a time: that part of a panel stays in the first cache

@@ -17,4 +17,5 @@ WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of the memory of the threads, byte
 READY_TAKEN, SLICE_TAKEN, MEMBER = 16, 17, 18
 ARRIVED, READY_DONE, SLICE_DONE = 32, 33, 34
 NEXT = 40  # address of the launch that the same threads run after this one, or 0
+COPIES, COPIES_AFTER, FIRST_COPY = 41, 42, 43  # how many before the walks and after all else; address of the first
 LAUNCH_SIZE = 48

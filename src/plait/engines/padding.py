@@ -1,0 +1,83 @@
+"""A padded batch, and the rows of the ragged one that it is."""
+
+import copy
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import compiler
+from ..kernels.records import laid_out as OUT
+from ..layout import Layout, check_lengths
+from .base import Gradients
+
+
+class Padding:
+    """Where the rows are. An engine that is given one copies them itself, and has the states in the user's order."""
+
+    enters = leaves = True  # the input is padded, and the output
+
+    def __init__(self, lengths: Any, T: int, B: int, batch_first: bool) -> None:
+        """lengths: of the user, in any order"""
+        self.shape = (B, T) if batch_first else (T, B)
+        if not isinstance(lengths, Tensor) or lengths.dtype is not torch.int64 or lengths.shape != (B,):
+            lengths = torch.from_numpy(check_lengths(lengths, T, B))
+        given, starts = lengths.cpu().contiguous(), OUT.starts(T, B)
+        memory = torch.empty(starts[-1], dtype=torch.int64, device="cpu")
+        address = memory.data_ptr()
+        lay_out()(given.data_ptr(), T, B, batch_first, address)
+        N, steps = memory[: OUT.FIRST].tolist()
+        if N < 0:
+            check_lengths(lengths, T, B)  # it says what is wrong
+        _, inverse, ordered, sizes, bounds, places, sources, before, _ = starts
+        self.layout = layout = Layout(steps, B, memory[sizes : sizes + steps])
+        layout.N, layout.is_dense = N, steps * B == N
+        layout.lengths = memory[ordered : ordered + B].numpy()
+        layout.bounds = memory[bounds : bounds + steps + 1]
+        layout.cache["rows before", False] = memory[before : before + N]
+        self.memory, self.starts = memory, starts
+        # for the copies of a launch: the address of an index, and how many rows it is for
+        self.to_rows, self.to_padded = (address + 8 * places, N), (address + 8 * sources, T * B)
+        self.to_states = address + 8 * inverse
+
+    def of_layer(self, k: int, layers: int) -> "Padding":
+        """Between two layers rows are not padded."""
+        if layers == 1:
+            return self
+        mine = copy.copy(self)
+        mine.enters, mine.leaves = k == 0, k == layers - 1
+        return mine
+
+    # --- the same on torch's operators
+    def part(self, k: int, size: int) -> Tensor:
+        return self.memory[self.starts[k] : self.starts[k] + size]
+
+    def rows(self, x: Tensor) -> Tensor:  # (., ., width) -> (N, width)
+        return x.flatten(0, 1).index_select(0, self.part(OUT.PLACES, self.layout.N))
+
+    def padded(self, rows: Tensor) -> Tensor:  # (N, width) -> (., ., width)
+        """With zeros beyond the ends."""
+        (a, b), places = self.shape, self.part(OUT.PLACES, self.layout.N)
+        result = rows.new_zeros(a * b, rows.shape[1]).index_copy(0, places, rows)
+        return result.view(a, b, -1)
+
+    def sorted(self, states: Sequence[Any]) -> list[Any]:  # (., B, .), or None
+        order = self.part(OUT.ORDER, self.layout.B)
+        return [None if s is None else s.index_select(1, order) for s in states]
+
+    def unsorted(self, states: Sequence[Any]) -> list[Any]:
+        inverse = self.part(OUT.INVERSE, self.layout.B)
+        return [None if s is None else s.index_select(1, inverse) for s in states]
+
+    def gradients(self, found: Gradients) -> Gradients:
+        """Those for the rows as those for the padded input."""
+        d_x = self.padded(found.x) if self.enters and found.x is not None else found.x
+        return found._replace(x=d_x, states=self.unsorted(found.states))
+
+
+@cache
+def lay_out() -> Any:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(compiler.shared()["plait_lay_out"])

@@ -1,0 +1,160 @@
+"""A padded batch whose rows the launch copies: the same bits as for a PackedSequence."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import plait
+from plait import engines, layers
+from plait.engines import fused_forward, fused_walk
+from plait.engines import padding as padded
+from plait.engines.fused import FusedEngine
+from plait.kernels import layer as of_kernels
+from plait.layout import Layout
+
+LENGTHS = ([5, 1, 3, 7, 3], [7] * 5, [1] * 5, [1, 2, 3, 4, 5], [6])
+
+
+def test_the_layout_is_that_of_the_lengths() -> None:
+    torch.manual_seed(0)
+    drawn = [torch.randint(1, 12, (B,)).tolist() for B in (1, 2, 9, 40)]
+    for lengths, batch_first, more in product([*LENGTHS, *drawn], (False, True), (0, 3)):
+        T, B = max(lengths) + more, len(lengths)
+        found = padded.Padding(torch.tensor(lengths), T, B, batch_first)
+        expected, layout = Layout.of_lengths(lengths, T, B), found.layout
+        assert (layout.T, layout.B, layout.N, layout.is_dense) == (expected.T, B, expected.N, expected.is_dense)
+        assert layout.sizes == expected.sizes
+        assert layout.bounds.tolist() == expected.bounds.tolist()
+        assert layout.lengths.tolist() == expected.lengths.tolist()
+        for reverse in (False, True):
+            assert layout.rows_before(reverse).tolist() == expected.rows_before(reverse).tolist()
+        x = torch.randn(*found.shape, 2)
+        places = expected.places(T, batch_first)
+        assert torch.equal(found.rows(x), x.flatten(0, 1)[places])
+        assert torch.equal(found.padded(found.rows(x)).flatten(0, 1)[places], x.flatten(0, 1)[places])
+        states = torch.randn(2, B, 3)
+        assert torch.equal(found.sorted([states])[0], states[:, expected.permutation])
+        assert torch.equal(found.unsorted(found.sorted([states]))[0], states)
+
+
+def results(layer: Any, x: Tensor, lengths: list[int], state: Any, *, pack: bool, of: str) -> list[Tensor | None]:
+    """Outputs, last states and gradients: for a padded batch, or as the user packs it."""
+    states = [] if state is None else [*state] if isinstance(state, tuple) else [state]
+    if pack:
+        y, h = layer(pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False), state)
+        y = pad_packed_sequence(y, layer.batch_first, total_length=x.shape[1 if layer.batch_first else 0])[0]
+    else:
+        y, h = layer(x, state, lengths=lengths)
+    last = [*h] if isinstance(h, tuple) else [h]
+    loss = {"rows": [y], "states": last, "all": [y, *last]}[of]
+    wanted = [t for t in (x, *states, *layer.parameters()) if t.requires_grad]
+    factors = [torch.arange(t.numel(), dtype=t.dtype).view_as(t).sin() for t in loss]
+    d = torch.autograd.grad(loss, wanted, factors, allow_unused=True)
+    return [y.detach(), *[t.detach() for t in last], *d]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn", "implicit_gru"])
+def test_the_same_bits_as_packed(cell, batch_first, count, set_threads) -> None:
+    set_threads(count)
+    torch.manual_seed(1)
+    for lengths, bidirectional, num_layers in product(LENGTHS, (False, True), (1, 3)):
+        B, T = len(lengths), max(lengths) + 2
+        options: dict[str, Any] = {"bidirectional": bidirectional, "num_layers": num_layers, "batch_first": batch_first}
+        for more in ({}, {"bias": False}, *([{"proj_size": 3}] if cell == "lstm" else [])):
+            layer = layers.layer(cell, 4, 19, engine="fused", **options, **more)
+            x = torch.randn(*((B, T) if batch_first else (T, B)), 4, requires_grad=True)
+            state = layer(x[:, :1] if batch_first else x[:1])[1]
+            state = tuple(
+                s.detach().normal_().requires_grad_() for s in (state if isinstance(state, tuple) else [state])
+            )
+            given = state if len(state) > 1 else state[0]
+            for of, hx in (("rows", None), ("states", given), ("all", given)):
+                ours, theirs = (results(layer, x, lengths, hx, pack=pack, of=of) for pack in (False, True))
+                for a, b in zip(ours, theirs, strict=True):
+                    assert (a is None) == (b is None)
+                    assert a is None or torch.equal(a, b)  # type: ignore[arg-type]
+
+
+def test_what_is_not_wanted_is_not_computed() -> None:
+    lengths, x = [2, 4, 1], torch.randn(5, 3, 6)
+    for frozen in (0, 1, 2, 3, 4):
+        layer = plait.LSTM(6, 8, 2, engine="fused")
+        for p in list(layer.parameters())[: 2 * frozen]:
+            p.requires_grad_(False)
+        for is_wanted in (False, True):
+            x.requires_grad_(is_wanted)
+            if frozen == 4 and not is_wanted:
+                continue
+            ours, theirs = (results(layer, x, lengths, None, pack=pack, of="rows") for pack in (False, True))
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
+
+
+def test_rows_that_are_no_tensor_of_their_own() -> None:
+    """Parts of other tensors, gradients that are one number, a second way back, and none at all."""
+    layer, lengths = plait.GRU(3, 9, engine="fused"), [2, 4, 1, 4]
+    x = torch.randn(4, 4, 8, dtype=torch.float32)[..., 2:5].transpose(0, 1).requires_grad_()
+    assert not x.is_contiguous()
+    y = layer(x, lengths=lengths)[0]
+    first = torch.autograd.grad(y.sum(), [x, *layer.parameters()], retain_graph=True)
+    second = torch.autograd.grad(y.sum(), [x, *layer.parameters()])
+    packed = layer(pack_padded_sequence(x, lengths, enforce_sorted=False))[0].data
+    expected = torch.autograd.grad(packed.sum(), [x, *layer.parameters()])
+    for some in (first, second):
+        assert all(torch.equal(a, b) for a, b in zip(some, expected, strict=True))
+    alive = torch.arange(4).unsqueeze(1) < torch.tensor(lengths)
+    assert not y[~alive].any()
+    assert not first[0][~alive].any()
+    with torch.no_grad():
+        assert torch.equal(layer(x, lengths=lengths)[0], y)
+
+
+def test_sequences_that_are_too_long_for_one_launch_without_a_tape(monkeypatch) -> None:
+    layer, x, lengths = plait.LSTM(3, 5, engine="fused"), torch.randn(40, 3, 3), [40, 7, 22]
+    whole = layer(x, lengths=lengths)
+    monkeypatch.setattr(fused_walk, "WITHOUT_TAPE", 1)
+    with torch.no_grad():
+        cut = layer(x, lengths=lengths)
+    for a, b in zip([whole[0], *whole[1]], [cut[0], *cut[1]], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_products_that_torch_computes(monkeypatch) -> None:
+    engine = FusedEngine()
+    monkeypatch.setattr(engines, "get", lambda _: engine)
+    monkeypatch.setattr(of_kernels.Layer, "ours", lambda *_: False)
+    monkeypatch.setattr(of_kernels, "ours_over_rows", lambda *_: False)
+    monkeypatch.setattr(fused_forward, "folds", lambda *_: False)
+    for bidirectional in (False, True):
+        torch.manual_seed(2)
+        layer = plait.LSTM(6, 8, 2, bidirectional=bidirectional, engine="fused")
+        x, lengths = torch.randn(5, 4, 6, requires_grad=True), [5, 1, 2, 2]
+        ours, theirs = (results(layer, x, lengths, None, pack=pack, of="all") for pack in (False, True))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
+    names = {left.name for program in engine.programs.values() for left in program.left}
+    assert names == {"wx", "d_x", "w_ih", "w_hh", "b_ih", "b_hh"}
+
+
+@pytest.mark.parametrize("wrong", [[3, 0, 1], [3, 9, 1], [3, 1], [3.0, 1.0, 2.0], [[3, 1, 2]], "abc"])
+def test_lengths_that_are_wrong(wrong) -> None:
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(5, 3, 3)
+    with pytest.raises(plait.PlaitError, match="length"):
+        layer(x, lengths=wrong)
+    if isinstance(wrong[0], int) and len(wrong) == 3:
+        with pytest.raises(plait.PlaitError, match=r"sequence 1: expected 1 to 5"):
+            layer(x, lengths=torch.tensor(wrong))
+
+
+def test_an_input_of_another_size_is_refused() -> None:
+    layer = plait.GRU(3, 5, engine="fused")
+    with pytest.raises(RuntimeError, match=r"input\.size"):
+        layer(torch.randn(5, 2, 4), lengths=[1, 2])
+    with pytest.raises(ValueError, match="dtype"):
+        layer(torch.randn(5, 2, 3, dtype=torch.float64), lengths=[1, 2])
+    with pytest.raises(RuntimeError, match="hidden size"):
+        layer(torch.randn(5, 2, 3), torch.randn(1, 3, 5), lengths=[1, 2])
