@@ -14,7 +14,9 @@ from torch import Tensor, nn
 import plait
 from plait import PlaitError, solvers
 from plait.bench import time_nets
+from plait.engines.fused import FusedEngine
 from plait.errors import PlaitWarning
+from plait.solvers import EXACT
 from plait.solvers.past import Store
 
 BOUNDS = {torch.float64: 1e-8, torch.float32: 1e-5}
@@ -504,3 +506,21 @@ def test_a_state_that_makes_no_sense() -> None:
         plait.memory(model["in/out"], torch.full((40, 1, 4), torch.nan))
     with pytest.raises(PlaitError, match="fallback='no': expected True or False"):
         plait.Shooting(fallback="no")
+
+
+def test_what_is_not_cut_takes_the_way_of_a_serial_layer(monkeypatch) -> None:
+    """A small layer's own: one launch each way, and not the engine's general one."""
+    layer = plait.GRU(3, 8, engine="fused", solver=plait.Shooting())
+    x, plain = torch.randn(20, 2, 3), plait.GRU(3, 8, engine="fused")
+    plain.load_state_dict(layer.state_dict())
+    expected = torch.autograd.grad(plain(x)[0].sum(), list(plain.parameters()))
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(FusedEngine, name, None)
+    with pytest.warns(PlaitWarning, match="too short to be cut"):
+        y = layer(x)[0]
+    assert layer.last_solve.forward == EXACT
+    assert layer.last_solve.backward is None
+    found = torch.autograd.grad(y.sum(), list(layer.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert layer.last_solve.backward == EXACT
+    assert layer._plait_pasts.past(0, 0).numbers["calls"] == 1

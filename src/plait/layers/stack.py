@@ -13,7 +13,6 @@ from .. import engines
 from ..engines.fused_walk import WITHOUT_TAPE
 from ..engines.small import Sizes, SmallStack, mask
 from ..kernels import threads
-from ..solvers import Serial
 from .call import Call, differentiable, run, run_vjp
 
 
@@ -100,9 +99,7 @@ class Stack:
     def find_small(self, x: Tensor, tensors: Sequence[Tensor], keep: bool) -> SmallStack | None:
         """What runs these layers in one go, if there is such a thing for them."""
         call, layout = self.calls[0], self.calls[0].layout
-        if type(call.solver) is not Serial or call.engine != "fused":  # another solver is asked, whatever it does
-            return None
-        if call.held is not None or layout.batch_sizes is not None:
+        if call.engine != "fused" or call.held is not None or layout.batch_sizes is not None:
             return None
         cell, D, S, weights = call.cell, call.directions, self.S, tensors[self.S :]
         if cell.params or len(weights) != len(self.calls) * D * (4 if call.bias else 2) or x.dim() != 3 or not layout.N:
@@ -112,7 +109,7 @@ class Stack:
         small: SmallStack | None = engine.small(Sizes(cell, *about), weights)
         if small is None or not small.fits((x, *tensors), tensors[:S]) or not (keep or small.bytes <= WITHOUT_TAPE):
             return None
-        return small
+        return small if all(call.solver.is_exact(small.H, layout, call.visits, keep) for call in self.calls) else None
 
     def run_small(
         self, small: SmallStack, x: Tensor, tensors: Sequence[Tensor], keep: bool, masks: Sequence[Tensor]
@@ -139,7 +136,10 @@ class Stack:
             given, masks, S = [plain(t) for t in tensors], self.masks(kept), self.S
             of = plain(x), given[:S], given[S:], masks, kept[-1].contiguous()
             d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
-            return self.small.backward(*of, d_rows, d_finals, needs, spend=spend)
+            found = self.small.backward(*of, d_rows, d_finals, needs, spend=spend)
+            for call in self.calls:
+                call.solver.was_exact_back(call.visits)
+            return found
         if len(self.calls) == 1:
             return run_vjp(self.calls[0], x, tensors, kept, d_rows, d_finals, needs, spend=spend)
         masks, inputs, tapes = self.kept(kept)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engines import Gradients, Layout, Needs, Prepared
+from ..engines import Gradients, Layout, Needs
 from ..errors import PlaitError
 from .base import Solve, check_finite, check_flag, check_number, check_tolerance
 from .grid import Joints, Line, States, largest, taken
@@ -63,7 +63,7 @@ class Multigrid(InPieces):
         if self.tolerance is not None:
             check_tolerance(self.name, self.tolerance)
 
-    def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
+    def cut(self, H: int, layout: Layout, visit: Visit) -> int | None:
         T = layout.T if visit.link is None else visit.link.steps
         self.check_steps(T)
         is_whole = self.levels == 1 or self.coarsening >= T

@@ -57,6 +57,7 @@ class Visit:
         self.rows: Tensor | None = None  # the input, in the order of the pieces
         self.forward: Solve | None = None
         self.backward: Solve | None = None
+        self.cut: tuple[int | None] | None = None  # the steps of a piece, once that is decided; None in it: one walk
         self.left: Any = None  # whatever the solver's way back needs, beside the tape; None: the walk was serial
         self.initial: Sequence[Tensor] | None = None  # per state (B, .): what the sequences began with
         self.starts: Sequence[Tensor] | None = None  # per state: what the pieces began with; a second run takes them

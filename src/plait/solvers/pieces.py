@@ -38,7 +38,7 @@ class InPieces(Solver):
     sweeps = True
 
     @abstractmethod
-    def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
+    def cut(self, H: int, layout: Layout, visit: Visit) -> int | None:
         """The steps of a piece; None if the sequences are better walked in one go."""
 
     @abstractmethod
@@ -71,9 +71,9 @@ class InPieces(Solver):
         visits: Sequence[Visit] = (),
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         is_split = any(visit.link is not None for visit in visits)
-        cuts: list[int | None] = [None] * len(ps)
-        if keep and visits and layout.N:
-            cuts = [agreed(self.cut_again(p, layout, visit), visit) for p, visit in zip(ps, visits, strict=True)]
+        cuts = self.cuts(ps[0].H, layout, visits) if keep and visits and layout.N else [None] * len(ps)
+        for visit in visits:
+            visit.cut = None
         if not layout.N or not (any(cuts) or is_split):
             for visit in visits:
                 visit.forward, visit.left = EXACT, None
@@ -93,10 +93,31 @@ class InPieces(Solver):
         finals = [torch.stack(some) for some in zip(*(w.last for w in found), strict=True)]
         return y.view(*x.shape[:-1], y.shape[1]), finals, [w.memory for w in found] if keep else []
 
-    def cut_again(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
+    def is_exact(self, H: int, layout: Layout, visits: Sequence[Visit], keep: bool) -> bool:
+        if any(visit.link is not None for visit in visits):
+            return False
+        if keep and visits and layout.N and any(self.cuts(H, layout, visits)):
+            return False
+        for visit in visits:
+            visit.forward, visit.left, visit.cut = EXACT, None, None
+        return True
+
+    def was_exact_back(self, visits: Sequence[Visit]) -> None:
+        for visit in visits:
+            visit.backward = EXACT
+            counted(visit)
+
+    def cuts(self, H: int, layout: Layout, visits: Sequence[Visit]) -> list[int | None]:
+        """As `cut`, for all directions, and decided once for a call."""
+        for visit in visits:
+            if visit.cut is None:
+                visit.cut = (agreed(self.cut_again(H, layout, visit), visit),)
+        return [visit.cut[0] for visit in visits if visit.cut is not None]
+
+    def cut_again(self, H: int, layout: Layout, visit: Visit) -> int | None:
         """As `cut`; a call that runs for the second time, because its tape was spent, is cut as before."""
         if visit.forward is None:
-            return self.cut(p, layout, visit)
+            return self.cut(H, layout, visit)
         return None if visit.left is None else int(visit.left.grid.c)
 
     def backward(
@@ -114,9 +135,7 @@ class InPieces(Solver):
         visits: Sequence[Visit] = (),
     ) -> Gradients:
         if all(visit.left is None and visit.link is None for visit in visits):
-            for visit in visits:
-                visit.backward = EXACT
-                counted(visit)
+            self.was_exact_back(visits)
             return engine.backward(ps, x, kept, d_rows, d_finals, layout, needs=needs, spend=spend)
         d_x, d_states, d_weights, P = None, [], [], ps[0].P
         rows, d_flat = x.flatten(0, -2), None if d_rows is None else d_rows.flatten(0, -2)

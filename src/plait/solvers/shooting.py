@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engines import Gradients, Layout, Needs, Prepared, Tape
+from ..engines import Gradients, Layout, Needs, Tape
 from .base import Solve, check_finite, check_flag, check_number, check_tolerance, say
 from .grid import Grid, Joints, Line, States, taken
 from .past import Visit
@@ -68,7 +68,7 @@ class Shooting(InPieces):
         check_number(self.name, "check_every", self.check_every, 0, 10**9)
 
     # --- there
-    def cut(self, p: Prepared, layout: Layout, visit: Visit) -> int | None:
+    def cut(self, H: int, layout: Layout, visit: Visit) -> int | None:
         numbers = visit.past.numbers
         for name, steps in FIRST.items():
             numbers.setdefault(name, steps)
@@ -79,17 +79,17 @@ class Shooting(InPieces):
         share = 1.0 if visit.link is None else layout.T / visit.link.steps
         least = 2 if visit.link is None else 1  # of several ranks, each may have one piece
         if self.chunks == "auto":
-            count = self.count(p, layout, visit, least)
+            count = self.count(H, layout, visit, least)
         else:
             count = min(layout.T, math.ceil(int(self.chunks) * share))
         return -(-layout.T // count) if count >= least else None
 
-    def count(self, p: Prepared, layout: Layout, visit: Visit, least: int) -> int:
+    def count(self, H: int, layout: Layout, visit: Visit, least: int) -> int:
         """How many pieces keep the cores busy, and are long enough for their warm-ups."""
-        lanes = torch.get_num_threads() * LANES[p.H > NARROW]
+        lanes = torch.get_num_threads() * LANES[H > NARROW]
         steps = max(visit.past.numbers[name] for name in ("cold", "back"))
         fill, fit = max(least - 1, int(lanes * layout.T / layout.N)), layout.T // max(1, 2 * steps)
-        if layout.T * p.H < WORTH:
+        if layout.T * H < WORTH:
             fit = 0
         if not self.fallback:
             return max(least, min(fill, fit))
@@ -102,7 +102,7 @@ class Shooting(InPieces):
             )
         elif fit < least:
             T = f"{layout.T} steps" if visit.link is None else f"{layout.T} steps on a rank"
-            why = f"sequences of {T} are too short to be cut (with warm-ups of {steps}, and {p.H} units)"
+            why = f"sequences of {T} are too short to be cut (with warm-ups of {steps}, and {H} units)"
             say(visit, "short", f"solver shooting: {why}, and are walked in one go.")
         return min(fill, fit)
 
