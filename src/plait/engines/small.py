@@ -5,6 +5,7 @@ the tapes of all layers, and the rows from layer to layer, are one tensor, and a
 every product itself: stacks for which torch.mm is faster go the usual way (fused.py), with the same results.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -59,8 +60,10 @@ class SmallStack:
         self.tapes, self.rows = starts[: self.L * D], starts[self.L * D :]
         size = p.weights.w_ih.itemsize
         self.bytes = self.total * size
-        self.result, self.scratch = pool.maker(self.bytes, exact=True), pool.maker(self.bytes)  # no tensor is larger
         self.of_rows, states = (sizes.T, sizes.B, self.wide), sizes.cell.states
+        self.make_rows = pool.maker(math.prod(self.of_rows) * size, exact=True)
+        self.make_state = pool.maker(max(map(math.prod, self.of_states)) * size, exact=True)
+        self.scratch = pool.maker(self.bytes)
         self.called = [f"weight {name}" for name in self.names] * len(ps) + ["input", "the gradient of the output"]
         self.called += [f"the gradient of the last state {name}" for name in states] + ["a saved tensor"] * self.L
         self.of_masks = [self.of_rows] * (self.L - 1 if sizes.dropout else 0)
@@ -158,12 +161,8 @@ class SmallStack:
         self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], masks: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """-> rows (T, B, D*P), last states (L*D, B, .), the memory"""
-        result = self.result
-        y, finals, memory = (
-            result(x, *self.of_rows),
-            [result(x, *s) for s in self.of_states],
-            self.scratch(x, self.total),
-        )
+        y, memory = self.make_rows(x, *self.of_rows), self.scratch(x, self.total)
+        finals = [self.make_state(x, *shape) for shape in self.of_states]
         addresses = [0, *([t.data_ptr() for t in states] or [0] * len(finals)), *[t.data_ptr() for t in finals]]
         addresses += [x.data_ptr(), y.data_ptr(), 0, memory.data_ptr(), 0, 0, *[t.data_ptr() for t in weights]]
         addresses += [0] * len(weights)

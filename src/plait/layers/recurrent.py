@@ -20,6 +20,7 @@ from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
+from .ready import Ready
 from .stack import Stack
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
@@ -36,6 +37,7 @@ class Recurrent(nn.RNNBase):
     _plait_held = None  # the block of `plait.packed` (held.py), if the layer is in one
     _plait_pasts: Pasts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
+    _plait_ready: Ready | None = None  # for a call like the last one
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
     def __init__(self, *args: Any, engine: str = "auto", solver: Solver = SERIAL, **kwargs: Any) -> None:
@@ -69,6 +71,15 @@ class Recurrent(nn.RNNBase):
         beyond it are zero, and the last states are those at its end.
         ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
+        if hx is None and lengths is None and ids is None and not torch.compiler.is_compiling():
+            ready = self._plait_ready
+            if ready is not None and ready.fits(self, input):
+                x, weights = cast(Tensor, input), self._plait_weights(2 if self.bidirectional else 1)
+                if ready.is_one(x, weights):
+                    x = (x.transpose(0, 1) if self.batch_first else x).contiguous()
+                    y, *last = autograd.apply(Stack(ready.calls, ready.dropout), x, [*chain(*weights)])
+                    return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
+                return self._plait_engine("fused", input, hx)
         if ids is not None:
             token = IDS.set(check_ids(ids))  # other threads may call this layer with others
             try:
@@ -193,6 +204,9 @@ class Recurrent(nn.RNNBase):
             not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
         )
         if is_one:
+            is_special = any(o is not None for o in (padding, hx, held, layout.batch_sizes))
+            if engine == "fused" and not is_special:
+                self.__dict__["_plait_ready"] = Ready(self, x, calls, dropout)
             x, *last = autograd.apply(Stack(calls, dropout), x, [*states, *chain(*weights)])
             return x, tuple(last)
         for k in range(L):

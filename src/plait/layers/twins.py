@@ -94,7 +94,7 @@ def restore(model: Model) -> Model:
     """
     for module in model.modules():
         if _swap(module, {ours: theirs for theirs, ours in TWINS.items()}):
-            for name in ("engine", "solver", "_plait_pasts", "_plait_visits", "_plait_time"):
+            for name in ("engine", "solver", "_plait_pasts", "_plait_visits", "_plait_time", "_plait_ready"):
                 module.__dict__.pop(name, None)
     return model
 

@@ -1,0 +1,46 @@
+"""A call like the last one: what was checked and made for that one is taken again. In a small step it takes a tenth."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import autograd
+from .call import Call
+
+
+class Ready:
+    """All about the last call but its tensors. It was of a dense batch, without initial states, by engine `fused`."""
+
+    __slots__ = ("calls", "cell", "dropout", "dtype", "engine", "shape", "solver")
+
+    def __init__(self, layer: Any, x: Tensor, calls: Sequence[Call], dropout: float) -> None:
+        """x: (T, B, I)"""
+        T, B, I = x.shape
+        self.shape = (B, T, I) if layer.batch_first else (T, B, I)
+        self.dtype, self.calls, self.dropout = x.dtype, calls, dropout
+        self.engine, self.solver, self.cell = layer.engine, layer.solver, layer._plait_cell
+
+    def __deepcopy__(self, memo: object) -> None:
+        return
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def fits(self, layer: Any, input: Any) -> bool:
+        """Whether this call is like that one. If not, it takes the usual way, which also says what is wrong with it."""
+        if type(input) is not Tensor or input.shape != self.shape or input.dtype is not self.dtype or not input.is_cpu:
+            return False
+        weight = layer._flat_weights[0]
+        if weight.dtype is not self.dtype or not weight.is_cpu or autograd.is_autocast(weight.device):
+            return False
+        if layer.engine is not self.engine or layer.solver is not self.solver or layer._plait_cell is not self.cell:
+            return False
+        if layer._plait_held is not None or layer._plait_time is not None:
+            return False
+        return bool(self.dropout == (layer.dropout if layer.training else 0.0))
+
+    def is_one(self, x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
+        """Whether all layers still are one function: their sizes are the same."""
+        return len(weights) == 1 or not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
