@@ -36,7 +36,6 @@ class Layout:
     # If it was made from lengths in any order. A PackedSequence has its own.
     permutation: Tensor | None = None  # (B,): the numbers of the sequences, as they were given, longest first
     inverse: Tensor | None = None  # (B,): the place of each of them in that order
-    order_given: Whole | None = None  # the permutation as an array: within torch.func a tensor has no .numpy()
 
     def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
         """Dense, or with sizes that were checked already."""
@@ -74,7 +73,6 @@ class Layout:
         inverse[order] = np.arange(len(order))
         layout = cls.of_sorted(found[order])
         layout.permutation, layout.inverse = torch.from_numpy(order), torch.from_numpy(inverse)
-        layout.order_given = order
         return layout
 
     @classmethod
@@ -116,7 +114,7 @@ class Layout:
     @cached_property
     def bounds(self) -> Tensor:  # (T + 1,)
         """The first row of each step, and the end."""
-        return torch.from_numpy(np.array([*self.starts, self.N]))
+        return torch.from_numpy(np.array([*self.starts, self.N], np.int64))
 
     @cached_property
     def steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
@@ -139,7 +137,7 @@ class Layout:
     def numbers(self) -> Whole:  # (N,)
         """The same, as an array."""
         place = self.steps_and_places[1]
-        return place if self.order_given is None else self.order_given[place]
+        return place if self.permutation is None else np.array(self.permutation.tolist())[place]
 
     def check_rows(self, x: Tensor, width: int) -> None:
         if x.dim() < 2 or x.shape[-1] != width or x.numel() != self.N * width:
@@ -168,7 +166,7 @@ class Layout:
         key = "rows before", reverse
         if key not in self.cache:
             sizes = np.array(self.sizes, np.int64)
-            rows = np.arange(self.N)
+            rows = np.arange(self.N, dtype=np.int64)
             if not reverse:  # the step before has sizes[t - 1] rows; the B initial rows come first
                 rows += np.repeat(self.B - np.array([self.B, *self.sizes[:-1]]), sizes)
             else:  # the row of the next step, or the initial one, which comes after all rows
@@ -267,14 +265,13 @@ class Layout:
             return [self.B * k // parts for k in range(parts + 1)]
         key = "shares", parts
         if key in self.cache:
-            found: list[int] = self.cache[key]
-            return found
+            return self.cache[key]  # type: ignore[no-any-return]
         work = np.cumsum(self.lengths).tolist()  # steps of all sequences up to each
         cuts = [0]
         for k in range(1, parts):  # the longest come first, so enough sequences remain for the other slices
             cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // parts)))
-        self.cache[key] = [*cuts, self.B]
-        return [*cuts, self.B]
+        self.cache[key] = bounds = [*cuts, self.B]
+        return bounds
 
 
 class Pieces(NamedTuple):

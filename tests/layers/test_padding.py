@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import plait
@@ -15,6 +16,8 @@ from plait.engines import padding as padded
 from plait.engines.fused import FusedEngine
 from plait.kernels import layer as of_kernels
 from plait.layout import Layout
+from plait.solvers import Solver
+from some_cells import MGU, PeepholeLSTM
 
 LENGTHS = ([5, 1, 3, 7, 3], [7] * 5, [1] * 5, [1, 2, 3, 4, 5], [6])
 
@@ -138,6 +141,88 @@ def test_products_that_torch_computes(monkeypatch) -> None:
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
     names = {left.name for program in engine.programs.values() for left in program.left}
     assert names == {"wx", "d_x", "w_ih", "w_hh", "b_ih", "b_hh"}
+
+
+class Plain(Solver):
+    """As the documentation says that a solver's methods are."""
+
+    name = text = "plain"
+
+    def forward(self, engine, ps, x, state0, layout, *, keep, visits=()):
+        assert x.dim() == (3 if layout.batch_sizes is None else 2)
+        return engine.forward(ps, x, state0, layout, keep=keep)
+
+    def backward(self, engine, ps, x, kept, d_rows, d_finals, layout, *, needs, spend, visits=()):
+        return engine.backward(ps, x, kept, d_rows, d_finals, layout, needs=needs, spend=spend)
+
+
+def test_a_solver_of_ones_own_is_given_rows() -> None:
+    layer, x, lengths = plait.GRU(3, 5, engine="fused"), torch.randn(6, 3, 3, requires_grad=True), [6, 2, 3]
+    expected = results(layer, x, lengths, None, pack=False, of="all")
+    layer.solver = Plain()
+    found = results(layer, x, lengths, None, pack=False, of="all")
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("cell", [PeepholeLSTM, MGU])
+def test_cells_of_ones_own(cell) -> None:
+    for dtype, bidirectional in product((torch.float32, torch.float64), (False, True)):
+        layer = layers.layer(cell, 3, 9, 2, bidirectional=bidirectional, dtype=dtype, engine="fused")
+        x, lengths = torch.randn(6, 4, 3, dtype=dtype, requires_grad=True), [6, 2, 3, 3]
+        ours, theirs = (results(layer, x, lengths, None, pack=pack, of="all") for pack in (False, True))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_second_derivatives_with_dropout() -> None:
+    layer = plait.LSTM(3, 4, 2, dropout=0.5, bidirectional=True, dtype=torch.float64, engine="fused")
+    x = torch.randn(4, 3, 3, dtype=torch.float64, requires_grad=True)
+    state = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def run(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        torch.manual_seed(5)
+        y, last = layer(x, (h, c), lengths=[2, 4, 3])
+        return y, *last
+
+    assert torch.autograd.gradcheck(run, (x, *state))
+    assert torch.autograd.gradgradcheck(run, (x, *state))
+
+
+def test_packed_weights_and_saved_tensors_that_are_elsewhere() -> None:
+    layer, x, lengths = plait.LSTM(3, 5, 2, engine="fused"), torch.randn(6, 3, 3, requires_grad=True), [6, 2, 3]
+    expected = results(layer, x, lengths, None, pack=False, of="all")
+    with plait.packed(layer), torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        for _ in range(2):
+            found = results(layer, x, lengths, None, pack=False, of="all")
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_is_in_the_padding_is_not_read() -> None:
+    layer, lengths = plait.GRU(3, 5, engine="fused"), torch.tensor([6, 2, 3])
+    x, d = torch.randn(6, 3, 3), torch.randn(6, 3, 5)
+    beyond = torch.arange(6).unsqueeze(1) >= lengths
+    found = []
+    for value in (0.0, float("nan")):
+        x[beyond], d[beyond] = value, value
+        leaf = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(layer(leaf, lengths=lengths)[0], [leaf, *layer.parameters()], d))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_an_input_that_changes_before_the_way_back_is_refused() -> None:
+    """As for a dense batch: the function has kept it."""
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(6, 3, 3)
+    y = layer(x, lengths=[6, 2, 3])[0]
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_lengths_without_memory_of_their_own() -> None:
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(6, 3, 3)
+    with FakeTensorMode() as mode:
+        lengths = mode.from_tensor(torch.tensor([6, 2, 3]))
+    with pytest.raises(DataDependentOutputException):  # not a crash
+        layer(x, lengths=lengths)
 
 
 @pytest.mark.parametrize("wrong", [[3, 0, 1], [3, 9, 1], [3, 1], [3.0, 1.0, 2.0], [[3, 1, 2]], "abc"])

@@ -524,3 +524,17 @@ def test_what_is_not_cut_takes_the_way_of_a_serial_layer(monkeypatch) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert layer.last_solve.backward == EXACT
     assert layer._plait_pasts.past(0, 0).numbers["calls"] == 1
+
+
+def test_a_subclass_that_walks_in_its_own_way_is_asked() -> None:
+    class Loud(plait.Shooting):
+        calls = 0
+
+        def forward(self, *args, **options):
+            Loud.calls += 1
+            return super().forward(*args, **options)
+
+    layer = plait.GRU(3, 8, engine="fused", solver=Loud())
+    with pytest.warns(PlaitWarning, match="too short"):
+        layer(torch.randn(20, 2, 3))[0].sum().backward()
+    assert Loud.calls == 1

@@ -71,7 +71,7 @@ def check_rows(x: Tensor, width: int, layout: Layout, padding: Padding | None) -
     if padding is None or not padding.enters:
         layout.check_rows(x, width)
     elif x.shape != (*padding.shape, width):
-        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {(*padding.shape, width)}, as the lengths say.")
+        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {(*padding.shape, width)}.")
 
 
 def check_weights(p: Prepared) -> None:

@@ -77,30 +77,30 @@ class FusedEngine(FusedForward):
         x, kept = x.contiguous(), [t.contiguous() for t in kept]
         if N == 0:
             return self.nothing(mine, self.form(p, dt), x, d_finals, layout, needs)
-        d_rows, stride = rows_of(d_rows, x, D * P)
+        given, (d_rows, stride) = d_rows, rows_of(d_rows, x, D * P)
         wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
         gathered = 0 if layout.is_dense else sum(some[1] for some in wanted)  # directions whose h before each step is
         options: dict[str, Any] = {"stride": stride, "needs_x": needs.x, "needs_states": needs_states, "needs": wanted}
-        options["copies"] = enters + leaves + gathered, int(enters and needs.x)
+        options["copies"] = counts = enters + leaves + gathered, int(enters and needs.x)
         setup = self.setup(True, layout, mine, dt, batch=B, **options)
         program, form, rooms = setup.program, setup.form, setup.rooms
         if padding is not None and program.left:  # torch computes with the rows
             rows = padding.rows(x) if enters else x
-            d_rows = padding.rows(d_rows) if leaves else d_rows if stride else None
+            given = padding.rows(d_rows) if leaves else given
             more: dict[str, Any] = {"needs": needs, "spend": spend, "dt": dt}
-            return padding.gradients(self.backward(ps, rows, kept, d_rows, d_finals, layout, **more))
-        moves = Copies(x, N * (enters * I * (1 + needs.x) + leaves * D * P + gathered * P))
+            return padding.gradients(self.backward(ps, rows, kept, given, d_finals, layout, **more))
+        copies = Copies(x, N * (enters * I * (1 + needs.x) + leaves * D * P + gathered * P))
         x_at, d_rows_at = x.data_ptr(), d_rows.data_ptr()
         d_x = pool.empty(x, *x.shape) if needs.x else None
         d_x_at = address(d_x)
         if padding is not None:
             if enters:
-                x_at = moves.into_new(x_at, *padding.to_rows, I)
+                x_at = copies.into_new(x_at, *padding.to_rows, I)
             if leaves:
-                d_rows_at = moves.into_new(d_rows_at, *padding.to_rows, D * P)
+                d_rows_at = copies.into_new(d_rows_at, *padding.to_rows, D * P)
             if enters and needs.x:
-                d_x_at = moves.room(N, I)
-                moves.out_of(d_x_at, address(d_x), *padding.to_padded, I)
+                d_x_at = copies.room(N, I)
+                copies.out_of(d_x_at, address(d_x), *padding.to_padded, I)
         d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
         d_last = [None if d is None else d.contiguous() for d in d_finals]
         addresses = [*setup.lead, *[0 if d is None else d.data_ptr() for d in d_last]]
@@ -113,9 +113,9 @@ class FusedEngine(FusedForward):
             if wanted[d][1] and not layout.is_dense:
                 history = min(rooms[d].matrices["states", 0], rooms[d].matrices["initial", 0])
                 index = layout.rows_before(q.reverse)
-                before_at = moves.into_new(tape + history * size, index.data_ptr(), N, P)
+                before_at = copies.into_new(tape + history * size, index.data_ptr(), N, P)
             places = d_w[:4] if q.weights.b_ih is not None else [*d_w[:2], None, None]
-            ragged = () if layout.is_dense else within_tapes(form.S, rooms[d].matrices, size, tape, way.gates_at)
+            within = () if layout.is_dense else within_tapes(form.S, rooms[d].matrices, size, tape, way.gates_at)
             addresses += of_direction(
                 x=x_at,
                 rows=d_rows_at + d * P * size,
@@ -129,12 +129,13 @@ class FusedEngine(FusedForward):
                 gradients=[0 if t is None else t.data_ptr() for t in places],
                 params=q.params_at(),
                 d_params=[t.data_ptr() for t in way.d_params],
-                within=ragged,
+                within=within,
             )
             ways.append(way)
             d_weights.append(d_w)
             befores_at.append(before_at)
-        program.run([*addresses, *moves.before, *moves.after])
+        assert copies.counts == counts
+        program.run([*addresses, *copies.before, *copies.after])
         if padding is not None:
             d_state0 = padding.unsorted(d_state0)
         if p.lasting:
@@ -150,7 +151,7 @@ class FusedEngine(FusedForward):
         derivatives = [way.derivative() for way in ways]
         for left in program.left:
             d, rows = left.direction, x.view(N, -1)
-            before = moves.matrix(befores_at[d], N, P) if befores_at[d] else None
+            before = copies.matrix(befores_at[d], N, P) if befores_at[d] else None
             compute(left, rows, kept[d], rooms[d], before, mine[d].weights, derivatives[d], d_x, d_weights[d])
         return Gradients(d_x, d_state0, d_weights, derivatives)
 

@@ -86,10 +86,9 @@ class FusedForward(FusedWalk):
         p, D, B, N, I, size = ps[0], len(ps), layout.B, layout.N, x.shape[-1], x.element_size()
         enters, leaves, wide = padding.enters, padding.leaves, D * p.P
         given = None if state0 is None else padding.sorted(state0)
-        setup = None
+        setup, counts = None, (int(enters), leaves + len(p.widths))
         if keep or steps_without_tape(layout, p.weights.w_ih.shape[0], size) >= layout.T:
-            copies = int(enters), leaves + len(p.widths)
-            setup = self.forward_setup(ps, layout, dt, given is not None, wide, B, copies)
+            setup = self.forward_setup(ps, layout, dt, given is not None, wide, B, counts)
         if setup is None or setup.program.left:
             y, finals, kept = self.forward(ps, padding.rows(x) if enters else x, given, layout, keep=keep, dt=dt)
             return padding.padded(y) if leaves else y, padding.unsorted(finals), kept
@@ -97,19 +96,20 @@ class FusedForward(FusedWalk):
         finals = [pool.empty(x, D, B, width, exact=True) for width in p.widths]
         y = pool.empty(x, *(padding.shape if leaves else [N]), wide, exact=True)
         kept = [pool.empty(x, room.total) for room in setup.rooms]
-        moves = Copies(x, N * (enters * I + leaves * wide) + D * B * sum(p.widths))
+        copies = Copies(x, N * (enters * I + leaves * wide) + D * B * sum(p.widths))
         x_at, y_at, last_at = x.data_ptr(), y.data_ptr(), []
         if enters:
-            x_at = moves.into_new(x_at, *padding.to_rows, I)
+            x_at = copies.into_new(x_at, *padding.to_rows, I)
         if leaves:
-            y_at = moves.room(N, wide)
-            moves.out_of(y_at, y.data_ptr(), *padding.to_padded, wide)
+            y_at = copies.room(N, wide)
+            copies.out_of(y_at, y.data_ptr(), *padding.to_padded, wide)
         for final, width in zip(finals, p.widths, strict=True):
-            last_at.append(moves.room(D * B, width))
-            moves.out_of(last_at[-1], final.data_ptr(), padding.to_states, D * B, width)
+            last_at.append(copies.room(D * B, width))
+            copies.out_of(last_at[-1], final.data_ptr(), padding.to_states, D * B, width)
+        assert copies.counts == counts
         given_at = [0] * len(finals) if given is None else [s.data_ptr() for s in given]
         ys_at = [y_at + d * p.P * size for d in range(D)]
-        self.walk(setup, ps, [*setup.lead, *given_at, *last_at], [x_at] * D, ys_at, kept, moves)
+        self.walk(setup, ps, [*setup.lead, *given_at, *last_at], [x_at] * D, ys_at, kept, copies)
         return y, finals, kept if keep else []
 
     def forward_setup(
@@ -194,8 +194,11 @@ class FusedForward(FusedWalk):
         kept: Sequence[Tensor],
         copies: Copies | None = None,
     ) -> list[int] | None:
-        """addresses: those that come before the ones of the directions"""
-        program, form, _, folded, _, bounds = setup
+        """All directions from the addresses of their first rows. addresses: those that come before the directions'
+
+        -> the addresses, as `launch`
+        """
+        program, form, folded = setup.program, setup.form, setup.folded
         for q, x_at, y_at, memory, room in zip(ps, xs_at, ys_at, kept, setup.rooms, strict=True):
             tape = memory.data_ptr()
             addresses += of_direction(
@@ -206,7 +209,7 @@ class FusedForward(FusedWalk):
                 panels=q.panels_at(form, False, folded),
                 params=q.params_at(),
                 d_params=[0] * form.K,
-                within=within_tapes(form.S, room.matrices, memory.itemsize, tape) if bounds else (),
+                within=within_tapes(form.S, room.matrices, memory.itemsize, tape) if setup.is_ragged else (),
             )
         program.run(addresses if copies is None else [*addresses, *copies.before, *copies.after])
         if not ps[0].lasting:

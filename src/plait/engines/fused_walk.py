@@ -35,7 +35,8 @@ class Setup(NamedTuple):
     rooms: Sequence[Room]  # per direction: of the tape
     folded: bool  # W x is part of the walk
     lead: Sequence[int]  # the first addresses: of the rows of each step, and the sizes that come with each call
-    bounds: Sequence[int] = ()  # of the slices, if `lead` has their address
+    is_ragged: bool
+    held: Sequence[Any] = ()  # what the addresses in `lead` belong to
 
 
 class FusedWalk(Engine):
@@ -121,14 +122,13 @@ class FusedWalk(Engine):
                 if is_ragged:
                     make_room(self.programs)
                     self.programs[choices, of] = program
-            lead, bounds = [0], array("q")
-            if is_ragged:
-                bounds = array("q", layer.slices(choices.threads))
-                lead = [layout.bounds.data_ptr(), layout.T, layout.N, bounds.buffer_info()[0]]
-                lead.append(layer.chunk(choices, back))
+            lead, bounds, slices = [0], layout.bounds if is_ragged else None, array("q")
+            if bounds is not None:
+                slices.extend(layer.slices(choices.threads))
+                lead = [bounds.data_ptr(), layout.T, layout.N, slices.buffer_info()[0], layer.chunk(choices, back)]
             else:
                 make_room(setups)
-            setup = setups[key] = Setup(program, form, rooms, folded, lead, bounds)
+            setup = setups[key] = Setup(program, form, rooms, folded, lead, is_ragged, (bounds, slices))
         return setup
 
     # --- one direction, from given wx

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import compiler
+from ..kernels import compiler, pool
 from ..kernels.records import laid_out as OUT
 from ..layout import Layout, check_lengths
 from .base import Gradients
@@ -23,25 +23,24 @@ class Padding:
     def __init__(self, lengths: Any, T: int, B: int, batch_first: bool) -> None:
         """lengths: of the user, in any order"""
         self.shape = (B, T) if batch_first else (T, B)
-        if not isinstance(lengths, Tensor) or lengths.dtype is not torch.int64 or lengths.shape != (B,):
+        if type(lengths) is not Tensor or lengths.dtype is not torch.int64 or lengths.shape != (B,):
             lengths = torch.from_numpy(check_lengths(lengths, T, B))
-        given, starts = lengths.cpu().contiguous(), OUT.starts(T, B)
-        memory = torch.empty(starts[-1], dtype=torch.int64, device="cpu")
-        address = memory.data_ptr()
+        given, self.starts = lengths.cpu().contiguous(), OUT.starts(T, B)
+        self.memory = pool.empty(given, self.starts[-1])
+        address = self.memory.data_ptr()
         lay_out()(given.data_ptr(), T, B, batch_first, address)
-        N, steps = memory[: OUT.FIRST].tolist()
+        N, steps = self.memory[: OUT.FIRST].tolist()
         if N < 0:
             check_lengths(lengths, T, B)  # it says what is wrong
-        _, inverse, ordered, sizes, bounds, places, sources, before, _ = starts
-        self.layout = layout = Layout(steps, B, memory[sizes : sizes + steps])
+        self.layout = layout = Layout(steps, B, self.part(OUT.SIZES, steps))
         layout.N, layout.is_dense = N, steps * B == N
-        layout.lengths = memory[ordered : ordered + B].numpy()
-        layout.bounds = memory[bounds : bounds + steps + 1]
-        layout.cache["rows before", False] = memory[before : before + N]
-        self.memory, self.starts = memory, starts
+        layout.permutation, layout.inverse = self.part(OUT.ORDER, B), self.part(OUT.INVERSE, B)
+        layout.lengths, layout.bounds = self.part(OUT.LENGTHS, B).numpy(), self.part(OUT.BOUNDS, steps + 1)
+        layout.cache["rows before", False] = self.part(OUT.BEFORE, N)
         # for the copies of a launch: the address of an index, and how many rows it is for
-        self.to_rows, self.to_padded = (address + 8 * places, N), (address + 8 * sources, T * B)
-        self.to_states = address + 8 * inverse
+        self.to_rows = address + 8 * self.starts[OUT.PLACES], N
+        self.to_padded = address + 8 * self.starts[OUT.SOURCES], T * B
+        self.to_states = address + 8 * self.starts[OUT.INVERSE]
 
     def of_layer(self, k: int, layers: int) -> "Padding":
         """Between two layers rows are not padded."""
@@ -51,10 +50,11 @@ class Padding:
         mine.enters, mine.leaves = k == 0, k == layers - 1
         return mine
 
-    # --- the same on torch's operators
     def part(self, k: int, size: int) -> Tensor:
+        """The first numbers of one of the arrays."""
         return self.memory[self.starts[k] : self.starts[k] + size]
 
+    # --- the same on torch's operators
     def rows(self, x: Tensor) -> Tensor:  # (., ., width) -> (N, width)
         return x.flatten(0, 1).index_select(0, self.part(OUT.PLACES, self.layout.N))
 
@@ -65,12 +65,10 @@ class Padding:
         return result.view(a, b, -1)
 
     def sorted(self, states: Sequence[Any]) -> list[Any]:  # (., B, .), or None
-        order = self.part(OUT.ORDER, self.layout.B)
-        return [None if s is None else s.index_select(1, order) for s in states]
+        return [None if s is None else s.index_select(1, self.layout.permutation) for s in states]
 
     def unsorted(self, states: Sequence[Any]) -> list[Any]:
-        inverse = self.part(OUT.INVERSE, self.layout.B)
-        return [None if s is None else s.index_select(1, inverse) for s in states]
+        return [None if s is None else s.index_select(1, self.layout.inverse) for s in states]
 
     def gradients(self, found: Gradients) -> Gradients:
         """Those for the rows as those for the padded input."""

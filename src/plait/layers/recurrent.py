@@ -16,7 +16,7 @@ from ..engines.padding import Padding
 from ..errors import PlaitError
 from ..kernels.pool import PLAIN
 from ..layout import Layout, check_lengths
-from ..solvers import EXACT, Pasts, Solve, Solver, Solves, Visit
+from ..solvers import EXACT, Pasts, Serial, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
@@ -125,7 +125,7 @@ class Recurrent(nn.RNNBase):
         if B == 0:
             check_lengths(lengths, T, B)
             return self.forward(input, hx)
-        if self._plait_pads(input):  # then all of it is one function
+        if self._plait_takes_padded(input):  # then all of it is one function
             states = None if hx is None else states_of(hx)
             padding = Padding(lengths, T, B, self.batch_first)
             check_arguments(self, input, states, None, B)
@@ -178,7 +178,7 @@ class Recurrent(nn.RNNBase):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)
 
-        padding: of x and of the result, if x is padded and `_plait_pads` was asked
+        padding: of x and of the result, if x is padded and `_plait_takes_padded` was asked
         """
         D, held = 2 if self.bidirectional else 1, self._plait_held
         part = None
@@ -220,14 +220,14 @@ class Recurrent(nn.RNNBase):
             x, finals = part.give(x), [part.last(last, D) for last in finals]
         return x, tuple(finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
 
-    def _plait_pads(self, input: Tensor) -> bool:
+    def _plait_takes_padded(self, input: Tensor) -> bool:
         """Whether the function of the layers takes a padded input as it is."""
         if torch.compiler.is_compiling() or type(input) not in PLAIN or not input.is_cpu or autograd.in_functorch():
             return False
         weight = cast(Tensor, self._flat_weights[0])
         if engines.choose(self.engine, self._plait_cell, weight.dtype, weight.device) != "fused":
             return False
-        if self.solver.sweeps or self._plait_time is not None or is_autocast(weight.device):
+        if type(self.solver) is not Serial or self._plait_time is not None or is_autocast(weight.device):
             return False
         if self.num_layers == 1:
             return True

@@ -104,12 +104,15 @@ class Stack:
         cell, D, S, weights = call.cell, call.directions, self.S, tensors[self.S :]
         if cell.params or len(weights) != len(self.calls) * D * (4 if call.bias else 2) or x.dim() != 3 or not layout.N:
             return None
+        H = weights[1].shape[-1] if weights[1].dim() else 0
+        if not all(call.solver.is_exact(H, layout, call.visits, keep) for call in self.calls):
+            return None
         about = weights[0].dtype, *x.shape, D, call.bias, call.stateful, self.dropout > 0, threads.threads()
         engine: Any = engines.get("fused")
         small: SmallStack | None = engine.small(Sizes(cell, *about), weights)
         if small is None or not small.fits((x, *tensors), tensors[:S]) or not (keep or small.bytes <= WITHOUT_TAPE):
             return None
-        return small if all(call.solver.is_exact(small.H, layout, call.visits, keep) for call in self.calls) else None
+        return small
 
     def run_small(
         self, small: SmallStack, x: Tensor, tensors: Sequence[Tensor], keep: bool, masks: Sequence[Tensor]
@@ -118,6 +121,8 @@ class Stack:
         if self.dropout and not masks:
             masks = small.masks(x, self.dropout)
         rows, finals, memory = small.forward(plain(x), given[:S], given[S:], masks)
+        for call in self.calls:
+            call.solver.was_exact(call.visits)
         return rows, finals, [*masks, memory] if keep else []
 
     def run_vjp(

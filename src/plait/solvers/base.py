@@ -89,10 +89,13 @@ class Solver(ABC):
         """Refuses sequences of T steps if it cannot solve them. A task asks before it writes anything."""
 
     def is_exact(self, H: int, layout: Layout, visits: Sequence[Visit], keep: bool) -> bool:
-        """Whether this call is one exact walk, which may then be done in any way. If it is, `forward` and `backward`
-        are not called, but `was_exact_back` after the way back.
+        """Whether this call is one exact walk, which may then be done in any way. If it is done without `forward` and
+        `backward`, then `was_exact` is called after the way there, and `was_exact_back` after the way back.
         """
         return False
+
+    def was_exact(self, visits: Sequence[Visit]) -> None:  # noqa: B027
+        """The way there was one exact walk."""
 
     def was_exact_back(self, visits: Sequence[Visit]) -> None:  # noqa: B027
         """The way back was one exact walk."""

@@ -6,8 +6,8 @@ walk     one direction of a layer: its steps, and where its matrices are
 product  rows times panels of weights: of a step of a walk, or of a whole sequence
 copy     rows that are copied to another matrix
 peak     a tile that is computed many times, to be measured
-laid_out  the layout of a padded batch
 span     which rows of a product to compute: a thread makes one for each call
+laid_out the layout of a padded batch, which Python reads
 
 program.py writes the first four into one block, and a kernel reads a copy of that block. Both use these constants.
 """
