@@ -38,7 +38,7 @@ class Table(ABC):
 
     @property
     def first(self) -> int:
-        """The number of the first address that is not one of any call."""
+        """The number of the first address after those that every call has, and the SIZES of a ragged one."""
         return FIRST + len(SIZES) if self.ragged else FIRST
 
     @abstractmethod
@@ -48,8 +48,8 @@ class Table(ABC):
 
 @dataclass(frozen=True)
 class OfLayer(Table):
-    """starts, per state given, per state last; then per direction: OF_DIRECTION, params, d_params, and the matrices
-    within the tapes, if the batch is ragged
+    """starts, SIZES if the batch is ragged, per state given, per state last; then per direction: OF_DIRECTION, params,
+    d_params, and the matrices within the tapes if the batch is ragged
 
     given and last are (D, B, .): the states that the walk starts from, or 0, and the place for those that it ends with.
     """
@@ -209,7 +209,7 @@ BY_STATE, BY_PARAM = Direction._fields.index("states"), Direction._fields.index(
 
 @dataclass(frozen=True)
 class OfWalk(Table):
-    """starts, then the fields of Direction"""
+    """starts, SIZES if the batch is ragged, then the fields of Direction"""
 
     form: Form
     ragged: bool

@@ -4,18 +4,18 @@ from .machine import Int, compiled, copy, get, ticket, wait, zero
 from .records import copy as COPY
 from .records import launch as LAUNCH
 
-PIECE = 32  # rows that a thread takes at a time
+ROWS = 32  # rows that a thread takes at a time
 
 
 @compiled(1, Int)
 def pieces(record):
-    return (get(record, COPY.ROWS) + PIECE - 1) // PIECE
+    return (get(record, COPY.ROWS) + ROWS - 1) // ROWS
 
 
 @compiled(2)
 def copy_piece(record, piece):
     to, origin, row = get(record, COPY.TO), get(record, COPY.FROM), get(record, COPY.ROW)
-    for k in range(piece * PIECE, min((piece + 1) * PIECE, get(record, COPY.ROWS))):
+    for k in range(piece * ROWS, min((piece + 1) * ROWS, get(record, COPY.ROWS))):
         number = get(get(record, COPY.INDEX), k)
         if number < 0:
             zero(to + k * row, row)

@@ -27,9 +27,7 @@ WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as m
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
 WORTH_A_TEAM = 4  # times as long as it takes to call a team: work that takes less is done by one thread alone
-
-
-NO_COPIES = 0, 0
+NO_COPIES = 0, 0  # of rows, before the walks and after all else
 
 
 class Packs(NamedTuple):
@@ -41,7 +39,7 @@ class Packs(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What the number of rows and steps decides, beside the costs."""
+    """What is decided by the costs, the number of rows and that of steps."""
 
     threads: int
     shared: bool  # they share the units of every step

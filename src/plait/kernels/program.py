@@ -1,7 +1,8 @@
 """A call of the compiled code, made ready once for all calls with the same shapes.
 
 A kernel reads one block of 64-bit words: the launch, the walks, the products (records/). From call to call only the
-addresses differ. plait_start (recurrence.py) copies the block into the memory of the call and writes the addresses.
+addresses differ, and for ragged batches the numbers of steps and rows, which come with them. plait_start
+(recurrence.py) copies the block into the memory of the call and writes these into it.
 """
 
 from array import array

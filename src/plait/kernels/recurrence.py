@@ -9,7 +9,8 @@ What two threads do with two slices (W x and the gradients are products of whole
     backward  thread 0   pack  pack  | slice 0: step T-1 ... 0 | d_W  d_W  d_x |
               thread 1   pack  pack  | slice 1: step T-1 ... 0 | d_R  d_R      |
 
-A thread that is free takes the next piece before the next bar. At a bar all threads wait until all pieces are done. If
+For a padded batch its rows are copied while weights are packed, and those of the results at the end (copying.py). A
+thread that is free takes the next piece before the next bar. At a bar all threads wait until all pieces are done. If
 the threads share the units, there is a bar after each step, and a thread has the same blocks of units in all steps:
 
     by units  thread 0   ... | step t, units 0..H/2 | step t+1, units 0..H/2 | ...
