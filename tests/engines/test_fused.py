@@ -307,6 +307,18 @@ def test_every_number_of_units(cell, set_threads) -> None:
         assert deviation(*both)[0] <= (1e-11 if H % 2 else 1e-5), (H, B)
 
 
+@pytest.mark.parametrize(("cell", "H"), [("lstm", 256), ("rnn", 1024), ("gru", 32)])
+def test_rows_that_are_whole_pages_apart(cell, H, set_threads) -> None:
+    """Their tiles have fewer rows, whether a batch has one row, some, or more than a tile."""
+    for B, I in product((1, 3, 8, 9, 33), (6, 1024)):
+        reference, x = layers.layer(cell, I, H, engine="numpy"), torch.randn(3, B, I)
+        expected = outputs_and_gradients(reference, x, None)
+        for count in (1, 2):
+            set_threads(count)
+            found = outputs_and_gradients(with_engine(reference, "fused"), x, None)
+            assert deviation(found, expected)[0] <= 2e-5, (B, I, count)
+
+
 @pytest.mark.parametrize("schedule", [Schedule(tile=None), Schedule(tile=(64, 16)), OFF], ids=["none", "cache", "off"])
 def test_sums_over_many_rows_of_other_tiles(schedule, set_threads) -> None:
     """More rows than are packed at a time, by tiles of one row: a vector reaches past the end of what it packs."""

@@ -79,7 +79,8 @@ def chunk_of_rows(product, span, first, n):
     slot, stride = TILE_ROWS * WIDTH * SIZE, (get(product, PRODUCT.DEPTH) + 1) * WIDTH * SIZE
     scratch, apart, joined = results(), get(product, PRODUCT.APART), get(product, PRODUCT.JOINED)
     final = blocks(product, COLUMNS) - 1
-    tiles = (n + TILE_ROWS - 1) // TILE_ROWS
+    most = get(product, PRODUCT.MOST_ROWS)
+    tiles = (n + most - 1) // most
     # few rows: take more panels at a time, so that the multipliers are busy
     group = records.GROUP if n == 1 else 2 if n < 4 else 1
     full = 2 * (n // tiles) > TILE_ROWS

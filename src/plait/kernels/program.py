@@ -22,6 +22,7 @@ CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cach
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 LINE = 8  # words of a line of the cache
+SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
 
@@ -115,6 +116,7 @@ class Program(Launched):
             SIZE=target.size,
             WIDTH=target.width,
             TILE_ROWS=target.rows,
+            MOST_ROWS=target.rows,
             LANES=target.lanes if target.vectors > 1 else 0,
             ROW_CHUNK=target.chunk,
             TILE=self.leaves["plait_product"],
@@ -146,11 +148,17 @@ class Program(Launched):
             self.reserve(at + PRODUCT.PANELS, blocks * (words[at + PRODUCT.DEPTH] + 1) * width)
 
     def run_of(self, at: int, row: int, columns: int, where: Where | None = None) -> None:
-        """Adds a run of A, of `row` numbers per row. Without a place, the span says where it is."""
-        k = self.words[at + PRODUCT.RUNS]
+        """Adds a run of A, of `row` numbers per row. Without a place, the span says where it is.
+
+        If rows are whole pages apart, all of a column are in one set of the first cache. A tile of more rows than that
+        set has lines would find none of them there.
+        """
+        k, target = self.words[at + PRODUCT.RUNS], self.form.target
         self.set(at, RUNS=k + 1)
+        if row * target.size % SET == 0:
+            self.set(at, MOST_ROWS=min(target.rows, WAYS))
         at += k * PRODUCT.PER_RUN
-        self.words[at + PRODUCT.RUN_ROW], self.words[at + PRODUCT.RUN_COLUMNS] = row * self.form.target.size, columns
+        self.words[at + PRODUCT.RUN_ROW], self.words[at + PRODUCT.RUN_COLUMNS] = row * target.size, columns
         if where is not None:
             self.point(at + PRODUCT.RUN, where)
 
