@@ -223,6 +223,24 @@ def test_lengths_without_memory_of_their_own() -> None:
         lengths = mode.from_tensor(torch.tensor([6, 2, 3]))
     with pytest.raises(DataDependentOutputException):  # not a crash
         layer(x, lengths=lengths)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DataDependentOutputException):
+        layer(x, lengths=torch.tensor([6, 2, 3]))
+
+
+def test_lengths_that_change_or_are_negated_lazily(monkeypatch) -> None:
+    """What is checked is what is used."""
+    layer, x, lengths = plait.GRU(3, 5, engine="fused"), torch.randn(6, 3, 3), torch.tensor([6, 2, 3])
+    expected = layer(x, lengths=lengths)[0]
+    assert torch.equal(layer(x, lengths=torch._neg_view(-lengths))[0], expected)
+    wrong, check = torch.tensor([6, 9, 3]), padded.check_lengths
+
+    def corrected(given: Any, T: int, B: int) -> Any:
+        wrong[1] = 2
+        return check(given, T, B)
+
+    monkeypatch.setattr(padded, "check_lengths", corrected)
+    with pytest.raises(plait.PlaitError, match="length 9 of sequence 1"):
+        layer(x, lengths=wrong)
 
 
 @pytest.mark.parametrize("wrong", [[3, 0, 1], [3, 9, 1], [3, 1], [3.0, 1.0, 2.0], [[3, 1, 2]], "abc"])

@@ -76,6 +76,21 @@ def test_what_is_not_alike_takes_the_usual_way(monkeypatch) -> None:
     assert twice(x.double()) == (True, True)
 
 
+@pytest.mark.parametrize("options", [{"proj_size": 2}, {}])
+def test_another_order_of_the_axes_is_seen(options) -> None:
+    """The shape is the same, and the numbers of steps and sequences are not."""
+    layer, x, theirs = plait.LSTM(3, 5, **options), torch.randn(4, 6, 3), nn.LSTM(3, 5, **options)
+    theirs.load_state_dict(layer.state_dict())
+    layer(x)
+    layer.batch_first = theirs.batch_first = True
+    (y, (h, _)), (expected, (last, _)) = layer(x), theirs(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(h, last)
+    layer.input_size = 4
+    with pytest.raises(RuntimeError, match="input_size"):
+        layer(x)
+
+
 def test_a_changed_nonlinearity_is_seen() -> None:
     layer, x = plait.accelerate(nn.RNN(3, 5)), torch.randn(4, 2, 3)
     layer(x)

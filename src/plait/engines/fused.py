@@ -74,7 +74,7 @@ class FusedEngine(FusedForward):
         enters = leaves = False
         if padding is not None:
             enters, leaves, d_finals = padding.enters, padding.leaves and d_rows is not None, padding.sorted(d_finals)
-        x, kept = x.contiguous(), [t.contiguous() for t in kept]
+        x, kept = x.contiguous(), [t.contiguous().resolve_neg() for t in kept]
         if N == 0:
             return self.nothing(mine, self.form(p, dt), x, d_finals, layout, needs)
         given, (d_rows, stride) = d_rows, rows_of(d_rows, x, D * P)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import PlaitError
 from ..kernels import compiler, pool
 from ..kernels.records import laid_out as OUT
 from ..layout import Layout, check_lengths
@@ -23,15 +24,21 @@ class Padding:
     def __init__(self, lengths: Any, T: int, B: int, batch_first: bool) -> None:
         """lengths: of the user, in any order"""
         self.shape = (B, T) if batch_first else (T, B)
-        if type(lengths) is not Tensor or lengths.dtype is not torch.int64 or lengths.shape != (B,):
-            lengths = torch.from_numpy(check_lengths(lengths, T, B))
-        given, self.starts = lengths.cpu().contiguous(), OUT.starts(T, B)
+        given = lengths
+        if type(given) is Tensor and given.dtype is torch.int64 and given.shape == (B,) and given.is_cpu:
+            given = given.resolve_neg().clone(memory_format=torch.contiguous_format)  # another thread may change it
+        else:
+            given = torch.from_numpy(check_lengths(lengths, T, B))
+        if type(given) is not Tensor:  # nothing has numbers here, as in a FakeTensorMode
+            check_lengths(given, T, B)
+            raise PlaitError("lengths without numbers: call the layer outside of a mode that makes fake tensors.")
+        self.starts = OUT.starts(T, B)
         self.memory = pool.empty(given, self.starts[-1])
         address = self.memory.data_ptr()
         lay_out()(given.data_ptr(), T, B, batch_first, address)
         N, steps = self.memory[: OUT.FIRST].tolist()
         if N < 0:
-            check_lengths(lengths, T, B)  # it says what is wrong
+            check_lengths(given, T, B)  # it says what is wrong
         self.layout = layout = Layout(steps, B, self.part(OUT.SIZES, steps))
         layout.N, layout.is_dense = N, steps * B == N
         layout.permutation, layout.inverse = self.part(OUT.ORDER, B), self.part(OUT.INVERSE, B)

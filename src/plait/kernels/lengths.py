@@ -19,17 +19,16 @@ def lay_out(lengths, T, B, batch_first, to):
     for t in range(T + 1):
         put(sizes, t, 0)
     for b in range(B):
-        n = get(lengths, b)  # once: another thread may change it
+        n = get(lengths, b)
         if n < 1 or n > T:
             return
-        put(sources, b, n)
         put(sizes, n - 1, get(sizes, n - 1) + 1)
     for t in range(T - 2, -1, -1):  # of as many steps or more
         put(sizes, t, get(sizes, t) + get(sizes, t + 1))
     for t in range(T + 1):  # for now: the place of the next sequence of that length
         put(bounds, t, get(sizes, t))
     for b in range(B):
-        n = get(sources, b)
+        n = get(lengths, b)
         place = get(bounds, n)
         put(bounds, n, place + 1)
         put(order, place, b)

@@ -13,14 +13,14 @@ from .call import Call
 class Ready:
     """All about the last call but its tensors. It was of a dense batch, without initial states, by engine `fused`."""
 
-    __slots__ = ("calls", "cell", "dropout", "dtype", "engine", "shape", "solver")
+    __slots__ = ("calls", "dropout", "dtype", "settings", "shape", "solver")
 
     def __init__(self, layer: Any, x: Tensor, calls: Sequence[Call], dropout: float) -> None:
         """x: (T, B, I)"""
         T, B, I = x.shape
         self.shape = (B, T, I) if layer.batch_first else (T, B, I)
         self.dtype, self.calls, self.dropout = x.dtype, calls, dropout
-        self.engine, self.solver, self.cell = layer.engine, layer.solver, layer._plait_cell
+        self.settings, self.solver = settings(layer), layer.solver
 
     def __deepcopy__(self, memo: object) -> None:
         return
@@ -35,7 +35,7 @@ class Ready:
         weight = layer._flat_weights[0]
         if weight.dtype is not self.dtype or not weight.is_cpu or autograd.is_autocast(weight.device):
             return False
-        if layer.engine is not self.engine or layer.solver is not self.solver or layer._plait_cell is not self.cell:
+        if layer.solver is not self.solver or settings(layer) != self.settings:
             return False
         if layer._plait_held is not None or layer._plait_time is not None:
             return False
@@ -44,3 +44,9 @@ class Ready:
     def is_one(self, x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
         """Whether all layers still are one function: their sizes are the same."""
         return len(weights) == 1 or not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
+
+
+def settings(layer: Any) -> tuple[Any, ...]:
+    """What a user may change in a layer beside its weights."""
+    sizes = layer.input_size, layer.num_layers, layer.bias, layer.bidirectional, layer.batch_first
+    return layer.engine, layer._plait_cell, *sizes

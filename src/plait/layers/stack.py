@@ -139,7 +139,7 @@ class Stack:
         """-> d_x and d_ of all tensors in order, None for those not needed. `spend`: the tapes may be overwritten."""
         if self.small is not None:
             given, masks, S = [plain(t) for t in tensors], self.masks(kept), self.S
-            of = plain(x), given[:S], given[S:], masks, kept[-1].contiguous()
+            of = plain(x), given[:S], given[S:], masks, plain(kept[-1])
             d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in (d_rows, *d_finals)]
             found = self.small.backward(*of, d_rows, d_finals, needs, spend=spend)
             for call in self.calls:
