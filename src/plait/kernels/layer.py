@@ -209,8 +209,12 @@ class Layer:
         """
         if not self.schedule.torch_mm or (self.packs.lasting and M < FEW):
             return True
-        width, costs, work = self.form.target.width, self.costs, M * N * K * self.size / 4 / count
-        share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (-(-N // width) * width)
+        target, costs, work = self.form.target, self.costs, M * N * K * self.size / 4 / count
+        rest = N % target.width
+        last = (
+            0 if rest == 0 else target.lanes if rest <= target.lanes else target.width
+        )  # the last block may be narrow
+        share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (N - rest + last)
         return work / (costs.rate * share) < CALL + work / (costs.thin if N < THIN else costs.mm)
 
     def team(self, more: int) -> int:
