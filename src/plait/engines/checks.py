@@ -57,9 +57,7 @@ def check_backward(
         raise PlaitError(f"the saved tensors and the gradients of the last states are {counts}: expected {D} and {S}.")
     check_rows(x, w.shape[1], layout, padding)
     found: list[Expected] = [("input", x, x.shape), *[("a saved tensor", t, (total,)) for t in kept]]
-    rows: Sequence[int] = x.shape[:-1]
-    if padding is not None:
-        rows = padding.shape if padding.leaves else (layout.N,)
+    rows: Sequence[int] = x.shape[:-1] if padding is None else padding.of_output()
     found.append(("the gradient of the output", d_rows, (*rows, D * ps[0].P)))
     for k, d in enumerate(d_finals):
         if d is not None:

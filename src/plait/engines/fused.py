@@ -85,10 +85,9 @@ class FusedEngine(FusedForward):
         setup = self.setup(True, layout, mine, dt, batch=B, **options)
         program, form, rooms = setup.program, setup.form, setup.rooms
         if padding is not None and program.left:  # torch computes with the rows
-            rows = padding.rows(x) if enters else x
             given = padding.rows(d_rows) if leaves else given
             more: dict[str, Any] = {"needs": needs, "spend": spend, "dt": dt}
-            return padding.gradients(self.backward(ps, rows, kept, given, d_finals, layout, **more))
+            return padding.gradients(self.backward(ps, padding.entering(x), kept, given, d_finals, layout, **more))
         copies = Copies(x, N * (enters * I * (1 + needs.x) + leaves * D * P + gathered * P))
         x_at, d_rows_at = x.data_ptr(), d_rows.data_ptr()
         d_x = pool.empty(x, *x.shape) if needs.x else None

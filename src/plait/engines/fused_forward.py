@@ -90,11 +90,11 @@ class FusedForward(FusedWalk):
         if keep or steps_without_tape(layout, p.weights.w_ih.shape[0], size) >= layout.T:
             setup = self.forward_setup(ps, layout, dt, given is not None, wide, B, counts)
         if setup is None or setup.program.left:
-            y, finals, kept = self.forward(ps, padding.rows(x) if enters else x, given, layout, keep=keep, dt=dt)
-            return padding.padded(y) if leaves else y, padding.unsorted(finals), kept
+            y, finals, kept = self.forward(ps, padding.entering(x), given, layout, keep=keep, dt=dt)
+            return padding.leaving(y), padding.unsorted(finals), kept
         x = x.contiguous()
         finals = [pool.empty(x, D, B, width, exact=True) for width in p.widths]
-        y = pool.empty(x, *(padding.shape if leaves else [N]), wide, exact=True)
+        y = pool.empty(x, *padding.of_output(), wide, exact=True)
         kept = [pool.empty(x, room.total) for room in setup.rooms]
         copies = Copies(x, N * (enters * I + leaves * wide) + D * B * sum(p.widths))
         x_at, y_at, last_at = x.data_ptr(), y.data_ptr(), []

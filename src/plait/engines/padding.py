@@ -61,7 +61,19 @@ class Padding:
         """The first numbers of one of the arrays."""
         return self.memory[self.starts[k] : self.starts[k] + size]
 
+    def of_output(self) -> tuple[int, ...]:
+        """The shape of the output, without its last axis."""
+        return self.shape if self.leaves else (self.layout.N,)
+
     # --- the same on torch's operators
+    def entering(self, x: Tensor) -> Tensor:
+        """The rows of the input."""
+        return self.rows(x) if self.enters else x
+
+    def leaving(self, rows: Tensor) -> Tensor:
+        """The output that has these rows."""
+        return self.padded(rows) if self.leaves else rows
+
     def rows(self, x: Tensor) -> Tensor:  # (., ., width) -> (N, width)
         return x.flatten(0, 1).index_select(0, self.part(OUT.PLACES, self.layout.N))
 

@@ -81,6 +81,7 @@ def shortest(run: Callable[[], object]) -> float:
 
 def measured(form: Form) -> Costs:
     target, count = form.target, torch.get_num_threads()
+    compiler.shared()  # it takes longest, and the user is told of it first, with or without this measurement
     product = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)(compiler.leaves(form)["plait_product"])
     most = target.panels(1)  # panels that one row takes at once
     kind = torch.float64 if target.double else torch.float32

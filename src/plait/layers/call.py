@@ -48,9 +48,7 @@ class Call(NamedTuple):
     def shapes(self, x: Tensor, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """The shapes of the rows and of the last states."""
         widths, D = self.weights(tensors)[0].widths(self.cell), self.directions
-        rows: Sequence[int] = x.shape[:-1]
-        if self.padding is not None:
-            rows = self.padding.shape if self.padding.leaves else (self.layout.N,)
+        rows: Sequence[int] = x.shape[:-1] if self.padding is None else self.padding.of_output()
         return [(*rows, D * widths[0]), *((D, self.layout.B, width) for width in widths)]
 
     def weights(self, tensors: Sequence[Tensor]) -> list[Weights]:
@@ -118,8 +116,8 @@ def differentiable(call: Call, x: Tensor, tensors: Sequence[Tensor], dt: float =
     if call.padding is not None:
         p, S = call.padding, len(call.cell.states) if call.stateful else 0
         inner = call._replace(padding=None)
-        y, *last = differentiable(inner, p.rows(x) if p.enters else x, [*p.sorted(tensors[:S]), *tensors[S:]], dt)
-        return p.padded(y) if p.leaves else y, *p.unsorted(last)
+        y, *last = differentiable(inner, p.entering(x), [*p.sorted(tensors[:S]), *tensors[S:]], dt)
+        return p.leaving(y), *p.unsorted(last)
     rows: list[Tensor] = []
     finals: list[tuple[Tensor, ...]] = []
     state0, _ = call.split(tensors)

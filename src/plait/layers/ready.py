@@ -41,9 +41,10 @@ class Ready:
             return False
         return bool(self.dropout == (layer.dropout if layer.training else 0.0))
 
-    def is_one(self, x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether all layers still are one function: their sizes are the same."""
-        return len(weights) == 1 or not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
+
+def all_learn(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether all layers need a tape, or none does. Else those below the first that learns need none."""
+    return len(weights) == 1 or not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
 
 
 def settings(layer: Any) -> tuple[Any, ...]:

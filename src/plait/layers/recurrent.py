@@ -20,7 +20,7 @@ from ..solvers import EXACT, Pasts, Serial, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
-from .ready import Ready
+from .ready import Ready, all_learn
 from .stack import Stack
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
@@ -75,7 +75,7 @@ class Recurrent(nn.RNNBase):
             ready = self._plait_ready
             if ready is not None and ready.fits(self, input):
                 x, weights = cast(Tensor, input), self._plait_weights(2 if self.bidirectional else 1)
-                if ready.is_one(x, weights):
+                if all_learn(x, weights):  # the sizes are the same
                     x = (x.transpose(0, 1) if self.batch_first else x).contiguous()
                     y, *last = autograd.apply(Stack(ready.calls, ready.dropout), x, [*chain(*weights)])
                     return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
@@ -251,7 +251,7 @@ class Recurrent(nn.RNNBase):
         gates = N * self.hidden_size * len(self._plait_cell.gates) * len(self._all_weights)
         if engine != "fused" or gates + sum(w.numel() for w in chain(*weights)) > MOST_TOGETHER:
             return False
-        return not torch.is_grad_enabled() or autograd.is_recorded(x, weights[0])
+        return all_learn(x, weights)
 
     def _plait_visit(self, D: int, B: int, permutation: Tensor | None, part: Any) -> tuple[Visit, ...]:
         """One for each layer and direction."""
