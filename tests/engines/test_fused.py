@@ -25,6 +25,7 @@ from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
 from plait.kernels import split, threads
 from plait.kernels.costs import BUILT_IN
+from plait.kernels.layer import Layer
 from plait.kernels.records import launch as LAUNCH
 from plait.kernels.records import product as PRODUCT
 from plait.kernels.schedule import OFF, Schedule
@@ -169,7 +170,8 @@ def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
     def parallel(kernel: int, block: int, count: int, flags: int) -> None:
         walk = ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernel)
         launch = (ctypes.c_int64 * LAUNCH.LAUNCH_SIZE).from_address(block)
-        places = {"panels": [block + 8 * LAUNCH.READY_TAKEN], "slices": [block + 8 * LAUNCH.SLICE_TAKEN]}
+        slices = range(launch[LAUNCH.WALKS] * launch[LAUNCH.SLICES])
+        places = {"panels": [block + 8 * LAUNCH.READY_TAKEN], "slices": [launch[LAUNCH.CLAIMS] + 8 * k for k in slices]}
         whole = range(launch[LAUNCH.WHOLE], launch[LAUNCH.PRODUCTS])
         products = [launch[LAUNCH.FIRST_PRODUCT] + k * PRODUCT.PRODUCT_SIZE * 8 for k in whole]
         places["products"] = [product + 8 * PRODUCT.TAKEN for product in products]
@@ -216,9 +218,14 @@ def test_every_thread_has_a_slice_of_some_direction(directions, count, expected,
     set_threads(count)
     asked, shares = [], Layout.shares
     monkeypatch.setattr(Layout, "shares", lambda self, parts: asked.append(parts) or shares(self, parts))
+    for is_apart in (False, True):
+        asked.clear()
+        engines.get("fused").stacks.clear()
+        monkeypatch.setattr(Layer, "separates", lambda *_, way=is_apart: way)
+        plait.GRU(3, 5, bidirectional=directions == 2, engine="fused")(torch.randn(4, 7, 3))[0].sum().backward()
+        # as parts; there; back, to see whether torch.mm is needed; back with these gradients
+        assert asked == [expected, *[1 if is_apart and expected > 1 else expected] * 3]
     engines.get("fused").stacks.clear()
-    plait.GRU(3, 5, bidirectional=directions == 2, engine="fused")(torch.randn(4, 7, 3))[0].sum().backward()
-    assert asked == [expected] * 3  # there; back, to see whether torch.mm is needed; back with these gradients
 
 
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])

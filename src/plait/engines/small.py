@@ -8,6 +8,7 @@ every product itself: stacks for which torch.mm is faster go the usual way (fuse
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from .base import Prepared, States
 from .checks import check_shapes
 from .way_back import address, rows_of
 
+LENIENT = 1.25  # d_x by the launch, if it takes so many times as long as torch.mm: then all is one launch
 ALIGNED = 64  # numbers: the parts of the memory begin at multiples
 
 
@@ -40,6 +42,7 @@ class Sizes(NamedTuple):
     bias: bool
     stateful: bool  # initial states are given
     dropout: bool  # the rows from layer to layer are multiplied by masks
+    learns_x: bool  # the gradient of x is wanted. If it is wanted all the same, it takes longer
     threads: int
 
 
@@ -69,6 +72,10 @@ class SmallStack:
         self.of_masks = [self.of_rows] * (self.L - 1 if sizes.dropout else 0)
         self.expected = [*self.shapes, (sizes.T, sizes.B, sizes.I), self.of_rows, *self.of_states, (self.total,)]
         self.expected += self.of_masks
+        self.bounds: Sequence[int] = ()  # of the parts of the batch; none: it is one part
+        bounds, layers = self.layout.shares(-(-sizes.threads // D)), [self.layer(k) for k in range(self.L)]
+        if len(bounds) > 2 and all(layer.separates(len(bounds) - 1) for layer in layers):
+            self.bounds = bounds
         there, count = self.forward_programs(), 1 + len(self.widths) * sizes.stateful + len(self.shapes)
         is_alike = [q.weights.w_ih.shape[1] for q in ps[::D]] == self.inputs and len({(q.H, q.P) for q in ps}) == 1
         self.is_whole = is_alike and not any(program.left for program in there)  # then the launch computes all products
@@ -78,8 +85,9 @@ class SmallStack:
         self.back: dict[tuple[Any, ...], list[Launched]] = {}
 
     # --- made once
-    def layer(self, k: int, back: bool) -> Layer:
+    def layer(self, k: int, back: bool = False) -> Layer:
         s, N, wide = self.sizes, self.N, self.wide
+        in_parts = not s.dropout  # the rows between layers; masks are drawn for rows as they come
         table = OfStack(
             self.form,
             layer=k,
@@ -108,6 +116,10 @@ class SmallStack:
             reverse=[False, True][: s.D],
             packs=Packs(),
             folded=folds(self.schedule, self.form, s.B, self.inputs[k], self.H, self.widths[0]),
+            bounds=self.bounds,
+            x_in_parts=in_parts and k > 0,
+            rows_in_parts=in_parts and k < self.L - 1,
+            lenient=LENIENT if k or s.learns_x else inf,
         )
 
     def forward_programs(self) -> list[Program]:

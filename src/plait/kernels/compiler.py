@@ -110,6 +110,7 @@ LEAVES = (
     "plait_backward",
     "plait_finish",
     "plait_touch",
+    "plait_touch_back",
     "plait_store",
     "plait_add",
     "plait_pack_side",

@@ -12,6 +12,7 @@ from .pointwise import (
     emit_projected,
     emit_store,
     emit_touch,
+    emit_touch_back,
     pointwise_function,
 )
 from .target import Form
@@ -39,6 +40,7 @@ def leaves(form: Form) -> ir.Module:
     pointwise_function(module, form, "plait_backward", emit_backward)
     pointwise_function(module, form, "plait_finish", emit_finish)
     pointwise_function(module, form, "plait_touch", emit_touch)
+    pointwise_function(module, form, "plait_touch_back", emit_touch_back)
     pointwise_function(module, form, "plait_store", emit_store)
     pointwise_function(module, form, "plait_add", emit_add)
     if form.projected:

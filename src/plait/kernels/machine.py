@@ -63,6 +63,14 @@ call0 = _calling(0, I32, True)  # int f(void)
 call1, call2, call4, call6, call9 = (_calling(count, ir.VoidType(), False) for count in (1, 2, 4, 6, 9))
 
 
+def _prefetch(build: ir.IRBuilder, address: ir.Value) -> None:
+    reads, near, data = (ir.Constant(I32, k) for k in (0, 2, 1))  # into the second cache
+    _intrinsic(build, "llvm.prefetch.p0", _byte(build, address), reads, near, data)
+
+
+prefetch = emitted(1, _prefetch)
+
+
 def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return build.inttoptr(address, ir.IntType(8).as_pointer())
 

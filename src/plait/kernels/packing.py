@@ -70,6 +70,6 @@ def pack_block(product, block):
 
 @compiled(1, Int)
 def blocks_to_pack(product):
-    if get(product, PRODUCT.OUTER) or get(product, PRODUCT.READY):
+    if get(product, PRODUCT.OUTER) or get(product, PRODUCT.TOTAL) or get(product, PRODUCT.READY):
         return 0
     return blocks(product, get(product, PRODUCT.COLUMNS))

@@ -91,8 +91,16 @@ class Place:
 
     def row_of_product(self, row: ir.Value) -> list[ir.Value]:
         """In a row of C."""
-        offset = self.build.mul(row, self.field(PRODUCT.C_ROW))
-        return self.number(self.build.add(self.field(PRODUCT.C), offset), self.unit)
+        build = self.build
+        start = build.add(self.field(PRODUCT.C), build.mul(row, self.field(PRODUCT.C_ROW)))
+        skip, before = self.field(PRODUCT.C_SKIP), build.block
+        with build.if_then(build.icmp_signed("!=", skip, ir.Constant(I64, 0)), likely=False):
+            skipped = build.add(start, build.mul(build.udiv(row, self.field(PRODUCT.STEP)), skip))
+            within = build.block
+        place = build.phi(I64)
+        place.add_incoming(start, before)
+        place.add_incoming(skipped, within)
+        return self.number(place, self.unit)
 
     def result(self, on: Row, panel: int = 0, panels: int = 1) -> Vector:
         """What the tile has computed, for one of its panels. The last few units may be joined (Target.most_joined)."""
@@ -205,18 +213,25 @@ def emit_d_projected(at: Place, on: Row) -> None:
     at.write(carry, 0.0)
 
 
-def emit_touch(at: Place, on: Row) -> None:
+def emit_touch(at: Place, on: Row, *, back: bool = False) -> None:
     """Prefetches the cache lines that the step will need, while the tile is computed. The processor would not do it by
-    itself: the lines are a whole row apart.
+    itself: the lines are a whole row apart. On the way back states and rows are only read: a line that is fetched to be
+    written is taken from all other cores.
     """
     form, row = at.form, on.row
-    places = [at.column(WALK.GATES, row, form.G, g) for g in range(form.G)]
-    places += [at.column(WALK.EXTRA, row, form.E, e) for e in range(form.E)]
-    places += [at.units(at.field(WALK.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
-    places += [] if form.projected else [at.row_of_caller(row)]
-    for addresses in places:
-        at.emit.prefetch(addresses[0])
-        at.emit.prefetch(at.emit.offset(addresses[-1], form.target.lanes - 1))  # which may be on another line
+    gates = [at.column(WALK.GATES, row, form.G, g) for g in range(form.G)]
+    gates += [at.column(WALK.EXTRA, row, form.E, e) for e in range(form.E)]
+    others = [at.units(at.field(WALK.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
+    others += [] if form.projected else [at.row_of_caller(row)]
+    for places, to_write in ((gates, True), (others, not back)):
+        for addresses in places:
+            at.emit.prefetch(addresses[0], to_write=to_write)
+            last = at.emit.offset(addresses[-1], form.target.lanes - 1)  # which may be on another line
+            at.emit.prefetch(last, to_write=to_write)
+
+
+def emit_touch_back(at: Place, on: Row) -> None:
+    emit_touch(at, on, back=True)
 
 
 def emit_store(at: Place, on: Row) -> None:

@@ -4,7 +4,7 @@ numba compiles this once, for all cells. The arithmetic is in the leaves (leaves
 """
 
 from . import records
-from .machine import Int, call2, call6, call9, compiled, copy, get, memory, put, ticket, wait
+from .machine import Int, call2, call6, call9, compiled, copy, get, memory, prefetch, put, ticket, wait
 from .packing import blocks, pack
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
@@ -12,6 +12,8 @@ from .records import span as SPAN
 
 results = memory(records.GROUP * records.MOST_GATES * records.MOST_TILE // 8)
 new_span = memory(SPAN.SPAN_SIZE)
+LINE = 64  # bytes of a line of the caches
+ADDED = 4096  # numbers that are added at a time, in a sum over parts
 
 
 # --- some rows -------------------------------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ def tile_folded(product, span, first, size, count, narrow, panel, scratch):
     on, on_top, a = get(product, PRODUCT.TILE), get(product, PRODUCT.TILE_ON), get(span, SPAN.A)
     lda, ldx = get(product, PRODUCT.RUN_ROW), get(product, PRODUCT.RUN_ROW + PRODUCT.PER_RUN)
     P, I = get(product, PRODUCT.RUN_COLUMNS), get(product, PRODUCT.RUN_COLUMNS + PRODUCT.PER_RUN)
-    h, x = a + first * lda, get(product, PRODUCT.RUN + PRODUCT.PER_RUN) + (get(span, SPAN.ROW) + first) * ldx
+    h, x = a + first * lda, get(product, PRODUCT.RUN + PRODUCT.PER_RUN) + (get(span, SPAN.FROM) + first) * ldx
     line, panels = get(product, PRODUCT.WIDTH) * get(product, PRODUCT.SIZE), get(product, PRODUCT.EACH) if count else 1
     stride, slot = (get(product, PRODUCT.DEPTH) + 1) * line, get(product, PRODUCT.TILE_ROWS) * line
     alone = get(product, PRODUCT.SEPARATE) if count else 0
@@ -151,10 +153,15 @@ def rows_of_whole(product, row, n, leaf):
 
 # --- whole sequences -------------------------------------------------------------------------------------------------
 @compiled(2, Int)
+def columns_of(product, side):
+    return get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN)
+
+
+@compiled(2, Int)
 def tiles_of(product, side):
     """How many tiles the columns of a side have, side by side."""
-    columns, rows = get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN), get(product, PRODUCT.TILE_ROWS)
-    return (columns + rows - 1) // rows
+    rows = get(product, PRODUCT.TILE_ROWS)
+    return (columns_of(product, side) + rows - 1) // rows
 
 
 @compiled(2, Int)
@@ -172,7 +179,52 @@ def column_of(product, side, number):
     """The first column of tile `number` of all, which is one of that side or the first after it."""
     for before in range(side):
         number -= tiles_of(product, before)
-    return get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN) * number // tiles_of(product, side)
+    return columns_of(product, side) * number // tiles_of(product, side)
+
+
+@compiled(8)
+def pack_side(product, side, column, row, size, start, depth, to):
+    """`size` columns of a side, `column` and following, in `depth` rows, `start` and following."""
+    SIZE, leaf, k = get(product, PRODUCT.SIZE), get(product, PRODUCT.PACK_SIDE), start
+    origin = get(product, PRODUCT.RUN + side * PRODUCT.PER_RUN) + column * SIZE
+    step, skip = get(product, PRODUCT.STEP), get(product, PRODUCT.SIDE_SKIP + side)
+    while k < start + depth:
+        some, skipped = start + depth - k, 0
+        if skip:
+            some, skipped = min(some, step - k % step), k // step * skip
+        call6(leaf, to + (k - start) * size * SIZE, origin + k * row + skipped, row, some, size, 0)
+        k += some
+
+
+@compiled(2)
+def fetch(origin, size):
+    """Prefetches that many bytes."""
+    for line in range(0, size, LINE):
+        prefetch(origin + line)
+    prefetch(origin + size - 1)
+
+
+@compiled(5)
+def fetch_side(product, side, k, column, last):
+    """Prefetches row k of a side, from one column to another."""
+    SIZE, run = get(product, PRODUCT.SIZE), side * PRODUCT.PER_RUN
+    place = get(product, PRODUCT.RUN + run) + k * get(product, PRODUCT.RUN_ROW + run) + column * SIZE
+    skip = get(product, PRODUCT.SIDE_SKIP + side)
+    if skip:
+        place += k // get(product, PRODUCT.STEP) * skip
+    fetch(place, (last - column) * SIZE)
+
+
+@compiled(2)
+def add_parts(product, item):
+    """Piece number `item` of a sum over parts: one part after another."""
+    SIZE, first = get(product, PRODUCT.SIZE), item * ADDED
+    n = min(ADDED, get(product, PRODUCT.M) - first)
+    to, part = get(product, PRODUCT.C) + first * SIZE, get(product, PRODUCT.PARTIAL) + first * SIZE
+    copy(to, part, n * SIZE)
+    for _ in range(1, get(product, PRODUCT.TOTAL)):
+        part += get(product, PRODUCT.PARTIAL_SIZE)
+        call6(get(product, PRODUCT.ADD_BIAS), to, part, n, 0, 0, 0)
 
 
 @compiled(3)
@@ -196,15 +248,19 @@ def outer_product(product, item, workspace):
     sums = results + (end - begin) * (last - block) * slot
     has_sums, start = get(product, PRODUCT.SUMS) if chunk == 0 else 0, 0
     put(workspace, 0, get(product, PRODUCT.ONE))
+    # what it needs of a row: of B, and of one side or two
+    wanted, wanted_size = get(product, PRODUCT.FACTOR) + block * line, min(last * WIDTH, COLUMNS) * SIZE - block * line
+    one, other = side_of(product, begin), side_of(product, end - 1)
+    from_column, to_column = column_of(product, one, begin), column_of(product, other, end)
+    end_of_one = to_column if one == other else columns_of(product, one)
     while start < K:
         depth, leaf = min(records.PIECE, K - start), get(product, PRODUCT.TILE_ON if start else PRODUCT.TILE)
-        stride = (depth + 1) * line
+        stride, done, fetched = (depth + 1) * line, 0, start + depth
         for number in range(begin, end):
             side = side_of(product, number)
             column, row = column_of(product, side, number), get(product, PRODUCT.RUN_ROW + side * PRODUCT.PER_RUN)
-            origin = get(product, PRODUCT.RUN + side * PRODUCT.PER_RUN) + start * row + column * SIZE
             size, to = column_of(product, side, number + 1) - column, sides + (number - begin) * packed
-            call6(get(product, PRODUCT.PACK_SIDE), to, origin, row, depth, size, 0)
+            pack_side(product, side, column, row, size, start, depth, to)
         for j in range(last - block):
             unit, panel = (block + j) * WIDTH, panels + j * stride
             origin = get(product, PRODUCT.FACTOR) + start * factor + unit * SIZE
@@ -217,13 +273,21 @@ def outer_product(product, item, workspace):
                 size = column_of(product, side, number + 1) - column_of(product, side, number)
                 a, to = sides + (number - begin) * packed, results + ((number - begin) * (last - block) + j) * slot
                 call9(leaf, size * 32 + 2 + narrow, a, SIZE, size * SIZE, depth, panel, stride, to, 0)
+                done += 1
+                further = min(K, start + depth + depth * done // ((end - begin) * (last - block)))
+                while fetched < further:  # the rows that come next, bit by bit
+                    fetch(wanted + fetched * factor, wanted_size)
+                    fetch_side(product, one, fetched, from_column, end_of_one)
+                    if one != other:
+                        fetch_side(product, other, fetched, 0, to_column)
+                    fetched += 1
         start += depth
     for j in range(last - block):
         unit = (block + j) * WIDTH
         units = min(WIDTH, COLUMNS - unit)
         for number in range(begin, end):
             side = side_of(product, number)
-            column, row = column_of(product, side, number), get(product, PRODUCT.RUN_COLUMNS + side * PRODUCT.PER_RUN)
+            column, row = column_of(product, side, number), columns_of(product, side)
             to = get(product, PRODUCT.C + side) + (unit * row + column) * SIZE
             result = results + ((number - begin) * (last - block) + j) * slot
             size = column_of(product, side, number + 1) - column
@@ -238,36 +302,64 @@ def items_of(product):
     """The number of pieces of work that a product is cut into; 0 if the walk computes it."""
     if get(product, PRODUCT.UNITED):
         return 0
+    if get(product, PRODUCT.TOTAL):
+        return (get(product, PRODUCT.M) + ADDED - 1) // ADDED
     if get(product, PRODUCT.OUTER):
         return get(product, PRODUCT.GROUPS) * get(product, PRODUCT.CHUNKS)
     return (get(product, PRODUCT.M) + get(product, PRODUCT.CHUNK) - 1) // get(product, PRODUCT.CHUNK)
 
 
+@compiled(2, Int)
+def workspace_of(launch, me):
+    """One that no other thread has: that of its number, if it can be had."""
+    count, claims = get(launch, LAUNCH.THREADS), get(launch, LAUNCH.WORKSPACE_CLAIMS)
+    number = me % count
+    while ticket(claims, number):
+        number = (number + 1) % count
+    return get(launch, LAUNCH.WORKSPACE) + number * get(launch, LAUNCH.WORKSPACE_SIZE)
+
+
+@compiled(3)
+def compute(product, turn, workspace):
+    """Takes pieces of the product until none is left."""
+    items, item = items_of(product), ticket(product, PRODUCT.TAKEN)
+    while item < items:
+        if get(product, PRODUCT.TOTAL):
+            add_parts(product, item)
+        elif get(product, PRODUCT.OUTER):
+            outer_product(product, item, workspace)
+        else:
+            row = item * get(product, PRODUCT.CHUNK)
+            leaf = get(product, PRODUCT.ADD if turn else PRODUCT.STORE)
+            n = min(get(product, PRODUCT.CHUNK), get(product, PRODUCT.M) - row)
+            rows_of_whole(product, row, n, leaf)
+        ticket(product, PRODUCT.DONE)
+        item = ticket(product, PRODUCT.TAKEN)
+
+
 @compiled(2)
-def multiply(launch, team):
-    """All products of whole sequences, one round after another.
+def multiply(launch, me):
+    """All products of whole sequences, one round after another. Those of a part are computed by one thread, first of
+    all by the one that has its number: another one would take that memory out of its cache. The others are shared.
 
     No thread waits for a thread, only for work to be finished. So it also ends if a thread comes late, or not at all.
     """
     stride, first = PRODUCT.PRODUCT_SIZE * 8, get(launch, LAUNCH.FIRST_PRODUCT)
-    member = ticket(launch, LAUNCH.MEMBER) % team
-    workspace = get(launch, LAUNCH.WORKSPACE) + member * get(launch, LAUNCH.WORKSPACE_SIZE)
+    workspace = workspace_of(launch, me)
+    whole, count, owners = get(launch, LAUNCH.WHOLE), get(launch, LAUNCH.PRODUCTS), get(launch, LAUNCH.OWNERS)
     for turn in range(get(launch, LAUNCH.ROUNDS)):
-        for k in range(get(launch, LAUNCH.WHOLE), get(launch, LAUNCH.PRODUCTS)):
+        for w in range(owners):
+            owner = (me + w) % owners
+            if ticket(get(launch, LAUNCH.CLAIMS), (turn + 1) * owners + owner) == 0:
+                for k in range(whole, count):
+                    product = first + k * stride
+                    if get(product, PRODUCT.ROUND) == turn and get(product, PRODUCT.OF_WALK) == owner:
+                        compute(product, turn, workspace)
+        for k in range(whole, count):
             product = first + k * stride
-            if get(product, PRODUCT.ROUND) == turn:
-                items, item = items_of(product), ticket(product, PRODUCT.TAKEN)
-                while item < items:
-                    if get(product, PRODUCT.OUTER):
-                        outer_product(product, item, workspace)
-                    else:
-                        row = item * get(product, PRODUCT.CHUNK)
-                        leaf = get(product, PRODUCT.ADD if turn else PRODUCT.STORE)
-                        n = min(get(product, PRODUCT.CHUNK), get(product, PRODUCT.M) - row)
-                        rows_of_whole(product, row, n, leaf)
-                    ticket(product, PRODUCT.DONE)
-                    item = ticket(product, PRODUCT.TAKEN)
-        for k in range(get(launch, LAUNCH.WHOLE), get(launch, LAUNCH.PRODUCTS)):
+            if get(product, PRODUCT.ROUND) == turn and get(product, PRODUCT.OF_WALK) < 0:
+                compute(product, turn, workspace)
+        for k in range(whole, count):
             product = first + k * stride
             if get(product, PRODUCT.ROUND) == turn:
                 wait(launch, product, PRODUCT.DONE, items_of(product))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from . import compiler, pool, records, threads
 from .addresses import FIRST, SIZES, STARTS, WORKSPACE, OfLayer, Table, Where
+from .parts import Part
 from .records import copy as COPY
 from .records import launch as LAUNCH
 from .records import product as PRODUCT
@@ -22,6 +23,8 @@ CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cach
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 LINE = 8  # words of a line of the cache
+GAP = 1 << 18  # bytes between what two threads write: see Program.lay_out
+HUGE = 1 << 22  # bytes of a workspace that has large pages
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
@@ -35,6 +38,23 @@ class Left(NamedTuple):
     run: int = 0  # of w_hh and b_hh: which run of d_rh (target.py), and which rows of the gradient it gives
     first: int = 0
     end: int = 0
+
+
+class Reserved(NamedTuple):
+    """Memory in the workspace."""
+
+    word: int  # will be its address
+    area: int
+    before: int  # numbers before it in that area
+
+
+class Side(NamedTuple):
+    """A factor of a sum over all rows, and its place for the result."""
+
+    a: Where
+    columns: int
+    c: Where
+    in_parts: bool  # its rows are
 
 
 class Launched:
@@ -64,17 +84,19 @@ class Launched:
 class Program(Launched):
     """layer.py writes it: walks, products, `finish`. Then it can run any number of times."""
 
-    def __init__(self, form: Form, count: int, walks: int, table: Table, *, back: bool) -> None:
-        self.form, self.count, self.table, self.back = form, count, table, back
+    def __init__(self, form: Form, count: int, walks: int, table: Table, *, back: bool, parts: int = 1) -> None:
+        self.form, self.count, self.table, self.back, self.parts = form, count, table, back, parts
         self.shared, self.leaves = compiler.shared(), compiler.leaves(form)
         self.walks = [LAUNCH.LAUNCH_SIZE + d * WALK.WALK_SIZE for d in range(walks)]
         self.words = [0] * (LAUNCH.LAUNCH_SIZE + walks * WALK.WALK_SIZE)
         self.products: list[int] = []
         self.whole = 0  # the number of the first product of a whole sequence
         self.slots, self.inner = [], []
-        self.reserved: list[tuple[int, int]] = []  # word, numbers before it in the workspace
-        self.workspace = 0  # numbers, not counting the block itself
+        self.reserved: list[Reserved] = []
+        # numbers in each area: that of all threads; for each walk of a part, that of its thread
+        self.areas = [0] * (1 + (walks if parts > 1 else 0))
         self.outer_workspace = 0  # numbers for each thread: of the sum over all rows that needs most
+        self.partial: dict[Where, tuple[int, int]] = {}  # sums over parts: numbers, and the word of the first part
         self.left: list[Left] = []  # what torch has to compute
         self.head = self.bytes = 0  # of the block in the workspace, and of both
 
@@ -99,10 +121,16 @@ class Program(Launched):
     def point_to_starts(self, word: int) -> None:
         self.slots.append((word, STARTS, 0))
 
-    def reserve(self, word: int, numbers: int) -> None:
-        """Memory for the time of the call; the word will be its address."""
-        self.reserved.append((word, self.workspace))
-        self.workspace += -(-numbers // 64) * 64
+    def reserve(self, word: int, numbers: int, part: Part | None = None) -> None:
+        """Memory for the time of the call; the word will be its address. part: whose thread alone uses it"""
+        area = 0 if part is None else 1 + self.owner(part)
+        self.reserved.append(Reserved(word, area, self.areas[area]))
+        self.areas[area] += -(-numbers // 64) * 64
+
+    def again(self, word: int, other: int) -> None:
+        """The memory that was reserved for another word."""
+        (place,) = [place for place in self.reserved if place.word == other]
+        self.reserved.append(place._replace(word=word))
 
     def product(
         self, factor: Where, *, each: int, columns: int, depth: int, row: int, transposed: bool, owner: int | None
@@ -137,12 +165,17 @@ class Program(Launched):
             self.whole = len(self.products)
         return at
 
-    def panels(self, at: int, lasting: Where | None, *, ready: bool) -> None:
-        """Where the panels of a product are: in memory that outlives the call, or in the workspace."""
+    def panels(self, at: int, lasting: Where | None, *, ready: bool, same: int | None = None) -> None:
+        """Where the panels of a product are: in memory that outlives the call, or in the workspace. same: those of
+        another product, which packs them
+        """
         words, width = self.words, self.form.target.width
         if lasting is not None:
             self.point(at + PRODUCT.PANELS, lasting)
-            self.set(at, READY=ready)
+            self.set(at, READY=ready or same is not None)
+        elif same is not None:
+            self.again(at + PRODUCT.PANELS, same + PRODUCT.PANELS)
+            self.set(at, READY=1)
         else:
             blocks = -(-words[at + PRODUCT.COLUMNS] // width) * words[at + PRODUCT.EACH]
             self.reserve(at + PRODUCT.PANELS, blocks * (words[at + PRODUCT.DEPTH] + 1) * width)
@@ -163,17 +196,27 @@ class Program(Launched):
             self.point(at + PRODUCT.RUN, where)
 
     def multiply(
-        self, a: Where, b: Where, c: Where, shape: tuple[int, int, int], *, transposed: bool, round: int
+        self,
+        a: Where,
+        b: Where,
+        c: Where,
+        shape: tuple[int, int, int],
+        *,
+        transposed: bool,
+        round: int,
+        part: Part,
+        in_parts: bool = False,
     ) -> int:
-        """C = A B, or C += A B in later rounds. The matrices are contiguous. If transposed, B is stored as (N, K)."""
+        """C = A B, or C += A B in later rounds. If transposed, B is stored as (N, K). in_parts: the rows of C are"""
         M, N, K = shape
         target = self.form.target
         row = K if transposed else N
         at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
         self.run_of(at, K, K, a)
-        self.set(at, C_ROW=N * target.size, ROUND=round)
+        row = N * target.size
+        self.set(at, C_ROW=row, ROUND=round, OF_WALK=self.owner(part), STEP=part.B, C_SKIP=part.skipped(in_parts) * row)
         self.size(at + PRODUCT.M, "N", M)
-        self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.count, M, K * target.size))
+        self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.each(part), M, K * target.size))
         self.point(at + PRODUCT.C, c)
         return at
 
@@ -183,24 +226,30 @@ class Program(Launched):
         columns: int,
         stride: int,
         K: int,
-        sides: Sequence[tuple[Where, int, Where]],
+        sides: Sequence[Side],
         sums: Sequence[Where],
+        part: Part,
     ) -> None:
-        """C = B' A for each side (A, its columns, C), and the sums of the K rows of B, each of `stride` numbers."""
+        """C = B' A for each side, and the sums of the K rows of B, each of `stride` numbers. The results of parts are
+        added up in the next round.
+        """
         target = self.form.target
         at = self.product(b, each=1, columns=columns, depth=0, row=stride, transposed=False, owner=None)
         self.size(at + PRODUCT.DEPTH, "N", K)
-        for k, (a, n, c) in enumerate(sides):
-            self.run_of(at, n, n, a)
-            self.point(at + PRODUCT.C + k, c)
+        for k, side in enumerate(sides):
+            self.run_of(at, side.columns, side.columns, side.a)
+            self.words[at + PRODUCT.SIDE_SKIP + k] = part.skipped(side.in_parts) * side.columns * target.size
+            self.result(at + PRODUCT.C + k, side.c, columns * side.columns, part)
         for k, total in enumerate(sums):
-            self.point(at + PRODUCT.SUMS + k, total)
-        blocks, tiles = -(-columns // target.width), sum(-(-n // target.rows) for _, n, _ in sides)
-        groups = -(-columns // MOST_COLUMNS)
-        groups = min(blocks, -(-groups // self.count) * self.count)
-        chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-self.count // groups)))
+            self.result(at + PRODUCT.SUMS + k, total, columns, part)
+        blocks, tiles = -(-columns // target.width), sum(-(-side.columns // target.rows) for side in sides)
+        groups, count = -(-columns // MOST_COLUMNS), self.each(part)
+        groups = min(blocks, -(-groups // count) * count)
+        chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-count // groups)))
         self.set(
             at,
+            OF_WALK=self.owner(part),
+            STEP=part.B,
             OUTER=1,
             M=tiles,
             GROUPS=groups,
@@ -215,6 +264,33 @@ class Program(Launched):
         size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
         self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
 
+    def each(self, part: Part) -> int:
+        """How many threads compute a product of that part."""
+        return self.count if self.owner(part) < 0 else 1
+
+    def owner(self, part: Part) -> int:
+        """The number of its walk, whose thread computes its products; -1 for all threads."""
+        return part.number * (len(self.walks) // self.parts) + part.direction if self.parts > 1 else -1
+
+    def result(self, word: int, where: Where, numbers: int, part: Part) -> None:
+        """A place for that many numbers. If there are several parts, each has its own in the workspace."""
+        if self.parts == 1:
+            self.point(word, where)
+        else:
+            self.reserve(word, numbers, part)
+            self.partial.setdefault(where, (numbers, word))
+
+    def add_totals(self) -> None:
+        """Sums over parts, in the round after that of the parts."""
+        for where, (numbers, word) in self.partial.items():
+            at = len(self.words)
+            self.words += [0] * PRODUCT.PRODUCT_SIZE
+            self.products.append(at)
+            self.set(at, SIZE=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=1, OF_WALK=-1)
+            self.set(at, ADD_BIAS=self.leaves["plait_add_bias"])
+            self.point(at + PRODUCT.C, where)
+            self.again(at + PRODUCT.PARTIAL, word)
+
     def copies(self, before: int, after: int) -> None:
         """Rows that are copied before the walks and after all else (records/copy.py). All about a copy comes with each
         call, after the other addresses.
@@ -228,21 +304,20 @@ class Program(Launched):
         self.words[LAUNCH.COPIES], self.words[LAUNCH.COPIES_AFTER] = before, after
         self.inner.append((LAUNCH.FIRST_COPY, 8 * first))
 
-    def unite(self, direction: int) -> None:
+    def unite(self, walk: int) -> None:
         """Lets the walk compute the last product, step by step."""
         self.set(self.products[-1], UNITED=1)
-        self.inner.append((self.walks[direction] + WALK.WITHIN, 8 * self.products[-1]))
+        self.inner.append((walk + WALK.WITHIN, 8 * self.products[-1]))
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
+        self.add_totals()
         words = self.words
-        if self.outer_workspace:
-            words[LAUNCH.WORKSPACE_SIZE] = self.outer_workspace * self.form.target.size
-            self.reserve(LAUNCH.WORKSPACE, self.count * self.outer_workspace)
         words[LAUNCH.WALKS], words[LAUNCH.PRODUCTS] = len(self.walks), len(self.products)
         words[LAUNCH.WHOLE] = self.whole
         words[LAUNCH.SLICES], words[LAUNCH.BY_UNITS] = len(bounds) - 1, by_units
         words[LAUNCH.ROUNDS] = 1 + max(words[at + PRODUCT.ROUND] for at in self.products)
-        words[LAUNCH.TEAM], words[LAUNCH.YIELD] = threads.team_size(), threads.sched_yield()
+        words[LAUNCH.TEAM], words[LAUNCH.WHO] = threads.team_size(), threads.thread_number()
+        words[LAUNCH.YIELD] = threads.sched_yield()
         words[LAUNCH.BACK], words[LAUNCH.MULTIPLY] = self.back, self.shared["plait_multiply"]
         self.inner += [(LAUNCH.FIRST_WALK, 8 * self.walks[0]), (LAUNCH.FIRST_PRODUCT, 8 * self.products[0])]
         if self.table.ragged:
@@ -250,13 +325,39 @@ class Program(Launched):
         else:
             self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
             words += bounds
+        self.inner.append((LAUNCH.CLAIMS, 8 * len(words)))
+        words[LAUNCH.OWNERS] = owners = len(self.walks) if self.parts > 1 else 0
+        words += [0] * (len(self.walks) * (len(bounds) - 1) + words[LAUNCH.ROUNDS] * owners)
+        words[LAUNCH.THREADS] = self.count
+        self.inner.append((LAUNCH.WORKSPACE_CLAIMS, 8 * len(words)))
+        words += [0] * self.count
         words += [0] * (-len(words) % LINE)
-        size = self.form.target.size
-        self.head = -(-len(words) * 8 // size // 64) * 64 * size  # the block comes first in the workspace
-        for word, before in self.reserved:
-            self.slots.append((word, WORKSPACE, self.head + before * size))
-        self.bytes = self.head + self.workspace * size
+        self.lay_out()
         self.seal()
+
+    def lay_out(self) -> None:
+        """The block comes first in the workspace, then the areas: that of all threads, those of the parts, and for sums
+        over all rows one for each thread.
+
+        There is a gap between what two threads write. Without it they slow each other down: a core, and our own code,
+        fetch lines ahead that the other core is about to write. (4 KB are not enough: measured on Zen 4.)
+        """
+        words, size, gap = self.words, self.form.target.size, GAP if self.count > 1 else 0
+        self.head = -(-len(words) * 8 // size // 64) * 64 * size
+        of_part, of_thread = max(self.areas[1:], default=0) * size + gap, self.outer_workspace * size + gap
+        parts_at = self.head + self.areas[0] * size + gap
+        threads_at = parts_at + (len(self.areas) - 1) * of_part
+        for word, area, before in self.reserved:
+            start = parts_at + (area - 1) * of_part if area else self.head
+            self.slots.append((word, WORKSPACE, start + before * size))
+        for at in self.products:
+            if words[at + PRODUCT.TOTAL]:
+                words[at + PRODUCT.PARTIAL_SIZE] = len(self.walks) // self.parts * of_part
+        words[LAUNCH.WORKSPACE_SIZE] = of_thread
+        self.slots.append((LAUNCH.WORKSPACE, WORKSPACE, threads_at))
+        self.bytes = threads_at + (self.count * of_thread if self.outer_workspace else 0)
+        if self.parts > 1:
+            self.bytes = max(self.bytes, HUGE)
 
 
 class Chain(Launched):

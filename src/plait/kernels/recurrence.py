@@ -72,15 +72,18 @@ def states_at(walk, span, matrices, row):
         put(span, SPAN.OLDS + k, place)
 
 
-@compiled(6)
-def set_rows(span, n, leaf, row, sequence, a):
-    """Tells the span to compute n rows, `row` and following, which start at address `a`. The leaf gets the results."""
+@compiled(7)
+def set_rows(span, n, leaf, row, sequence, a, other):
+    """Tells the span to compute n rows, `row` and following, which start at address `a`. The leaf gets the results.
+
+    other: the number of the first row in the matrices of the other runs
+    """
     put(span, SPAN.COUNT, n)
     put(span, SPAN.LEAF, leaf)
     put(span, SPAN.ROW, row)
     put(span, SPAN.SEQUENCE, sequence)
     put(span, SPAN.A, a)
-    put(span, SPAN.FROM, 0)
+    put(span, SPAN.FROM, other)
 
 
 @compiled(3)
@@ -106,6 +109,14 @@ def copy_last(walk, t, lo, hi, block, last):
             )
 
 
+@compiled(2)
+def find_rows(walk, t):
+    """Tells the walk where the rows of the caller are, if it is a part that skips some."""
+    skip = get(walk, WALK.ROWS_SKIP)
+    if skip:
+        put(walk, WALK.ROWS, get(walk, WALK.FIRST_ROWS) + t * skip)
+
+
 @compiled(6)
 def step_forward(walk, s, lo, hi, block, last):
     span, reverse, recurrent = new_span(), get(walk, WALK.REVERSE), get(walk, WALK.RECURRENT)
@@ -114,23 +125,25 @@ def step_forward(walk, s, lo, hi, block, last):
     n = live(walk, t, lo, hi)
     m = min(n, live(walk, before, lo, hi))  # these were alive at the step before, the others start here
     row, leaf, within = first_row(walk, t) + lo, get(walk, WALK.POINTWISE), get(walk, WALK.WITHIN)
+    of_x = row + t * get(walk, WALK.X_SKIP)
+    find_rows(walk, t)
     if within and n:
         rows_of_whole(within, row, n, get(within, PRODUCT.STORE))
     set_blocks(span, block, last)
     if m:
         states_at(walk, span, WALK.STATES, first_row(walk, before) + lo)
-        set_rows(span, m, leaf, row, lo, get(span, SPAN.OLDS))
+        set_rows(span, m, leaf, row, lo, get(span, SPAN.OLDS), of_x)
         rows(recurrent, span)
     if m < n:
         states_at(walk, span, WALK.INITIAL, lo + m)
         h = get(span, SPAN.OLDS) if get(walk, WALK.STARTS_GIVEN) else 0
-        set_rows(span, n - m, leaf, row + m, lo + m, h)
+        set_rows(span, n - m, leaf, row + m, lo + m, h, of_x + m)
         rows(recurrent, span)
     projection = get(walk, WALK.PROJECTION)
     if projection and n:
         every = blocks(projection, get(walk, WALK.P))
         raw = get(walk, WALK.RAW) + row * get(walk, WALK.H) * get(walk, WALK.SIZE)
-        set_rows(span, n, get(walk, WALK.PROJECT), row, lo, raw)
+        set_rows(span, n, get(walk, WALK.PROJECT), row, lo, raw, 0)
         set_blocks(span, 0, every)
         rows(projection, span)
         last = max(last, every)
@@ -145,8 +158,7 @@ def rows_back(walk, span, n, leaf, from_row, sequence):
     """
     recurrent = get(walk, WALK.RECURRENT)
     first, stride = get(recurrent, PRODUCT.RUN), get(recurrent, PRODUCT.RUN_ROW)
-    set_rows(span, n, leaf, get(span, SPAN.ROW), sequence, first + from_row * stride if from_row >= 0 else 0)
-    put(span, SPAN.FROM, from_row)
+    set_rows(span, n, leaf, get(span, SPAN.ROW), sequence, first + from_row * stride if from_row >= 0 else 0, from_row)
     rows(recurrent, span)
 
 
@@ -156,6 +168,7 @@ def step_backward(walk, s, lo, hi, block, last):
     t = s if reverse else get(walk, WALK.T) - 1 - s
     before, after = (t + 1, t - 1) if reverse else (t - 1, t + 1)
     n, known = live(walk, t, lo, hi), live(walk, after, lo, hi)
+    find_rows(walk, t)
     set_blocks(span, block, last)
     if n < known and get(walk, WALK.FINISH):  # these sequences started with the step after
         put(span, SPAN.ROW, 0)
@@ -176,7 +189,7 @@ def step_backward(walk, s, lo, hi, block, last):
         rows_back(walk, span, end - r, leaf, first_row(walk, after) + lo + r if r < known else -1, lo + r)
         if projection:
             a = get(walk, WALK.D_PROJECTED) + row * get(walk, WALK.P) * get(walk, WALK.SIZE)
-            set_rows(span, end - r, get(walk, WALK.POINTWISE), row, lo + r, a)
+            set_rows(span, end - r, get(walk, WALK.POINTWISE), row, lo + r, a, 0)
             set_blocks(span, 0, blocks(projection, get(walk, WALK.H)))
             rows(projection, span)
             set_blocks(span, block, last)
@@ -257,16 +270,19 @@ def blocks_of(walk):
     return blocks(recurrent, get(recurrent, PRODUCT.COLUMNS))
 
 
-@compiled(2)
-def walk_slices(launch, back):
-    """Takes slice after slice, each with all its steps, until none is left."""
+@compiled(3)
+def walk_slices(launch, back, me):
+    """Takes slice after slice, each with all its steps, until none is left. A thread begins with the slice of its own
+    number: that memory is in its cache from the call before, and from the way there.
+    """
     walks, first, bounds = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), get(launch, LAUNCH.SLICE_BOUNDS)
-    items, item = walks * get(launch, LAUNCH.SLICES), ticket(launch, LAUNCH.SLICE_TAKEN)
-    while item < items:
-        walk, place = first + item % walks * WALK.WALK_SIZE * 8, item // walks
-        walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
-        ticket(launch, LAUNCH.SLICE_DONE)
-        item = ticket(launch, LAUNCH.SLICE_TAKEN)
+    items = walks * get(launch, LAUNCH.SLICES)
+    for k in range(items):
+        item = (me + k) % items
+        if ticket(get(launch, LAUNCH.CLAIMS), item) == 0:
+            walk, place = first + item % walks * WALK.WALK_SIZE * 8, item // walks
+            walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
+            ticket(launch, LAUNCH.SLICE_DONE)
     wait(launch, launch, LAUNCH.SLICE_DONE, items)
 
 
@@ -274,7 +290,7 @@ def walk_slices(launch, back):
 def walk_units(launch, back, team):
     """The units of this thread, in every step. The team meets after each step."""
     walks, first, stride = get(launch, LAUNCH.WALKS), get(launch, LAUNCH.FIRST_WALK), WALK.WALK_SIZE * 8
-    every, me, hi = blocks_of(first), ticket(launch, LAUNCH.SLICE_TAKEN), get(first, WALK.B)
+    every, me, hi = blocks_of(first), ticket(get(launch, LAUNCH.CLAIMS), 0), get(first, WALK.B)
     block, last = every * me // team, every * (me + 1) // team
     for s in range(get(first, WALK.T)):
         for w in range(walks):
@@ -293,16 +309,18 @@ def walk_units(launch, back, team):
 def run_one(launch):
     """The team may be smaller than requested, so its size is read here."""
     back = get(launch, LAUNCH.BACK)
-    team = 1 if get(launch, LAUNCH.ALONE) else call0(get(launch, LAUNCH.TEAM))
+    team, me = 1, 0
+    if get(launch, LAUNCH.ALONE) == 0:
+        team, me = call0(get(launch, LAUNCH.TEAM)), call0(get(launch, LAUNCH.WHO))
     make_ready(launch, back)
     if not back:
-        call2(get(launch, LAUNCH.MULTIPLY), launch, team)
+        call2(get(launch, LAUNCH.MULTIPLY), launch, me)
     if get(launch, LAUNCH.BY_UNITS):
         walk_units(launch, back, team)
     else:
-        walk_slices(launch, back)
+        walk_slices(launch, back, me)
     if back:
-        call2(get(launch, LAUNCH.MULTIPLY), launch, team)
+        call2(get(launch, LAUNCH.MULTIPLY), launch, me)
     copy_results(launch)
 
 

@@ -40,6 +40,7 @@ class OpenMP:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.parallel = address_of(library.GOMP_parallel)
         self.team_size = address_of(library.omp_get_num_threads)
+        self.number = address_of(library.omp_get_thread_num)
         self.inside = library.omp_in_parallel
         self.set_threads = library.omp_set_num_threads
         place = Place()
@@ -93,6 +94,12 @@ def team_size() -> int:
     """Address of the function that returns the real size of the team."""
     omp = openmp()
     return 0 if omp is None else omp.team_size
+
+
+def thread_number() -> int:
+    """Address of the function that returns the number of a thread in its team. It is the same thread in every team."""
+    omp = openmp()
+    return 0 if omp is None else omp.number
 
 
 @cache

@@ -107,9 +107,11 @@ class Stack:
         H = weights[1].shape[-1] if weights[1].dim() else 0
         if not all(call.solver.is_exact(H, layout, call.visits, keep) for call in self.calls):
             return None
-        about = weights[0].dtype, *x.shape, D, call.bias, call.stateful, self.dropout > 0, threads.threads()
+        T, B, I = x.shape
+        flags = call.bias, call.stateful, self.dropout > 0, x.requires_grad
         engine: Any = engines.get("fused")
-        small: SmallStack | None = engine.small(Sizes(cell, *about), weights)
+        sizes = Sizes(cell, weights[0].dtype, T, B, I, D, *flags, threads.threads())
+        small: SmallStack | None = engine.small(sizes, weights)
         if small is None or not small.fits((x, *tensors), tensors[:S]) or not (keep or small.bytes <= WITHOUT_TAPE):
             return None
         return small

@@ -14,8 +14,12 @@ SLICES = 12  # into how many slices the batch is cut
 SLICE_BOUNDS = 13  # address of the first sequence of each slice, and the end of the last
 WORKSPACE, WORKSPACE_SIZE = 14, 15  # address of the memory of the threads, bytes for each thread
 # tickets: pieces of work that were taken, and that are done
-READY_TAKEN, SLICE_TAKEN, MEMBER = 16, 17, 18
+READY_TAKEN = 16
 ARRIVED, READY_DONE, SLICE_DONE = 32, 33, 34
 NEXT = 40  # address of the launch that the same threads run after this one, or 0
 COPIES, COPIES_AFTER, FIRST_COPY = 41, 42, 43  # how many before the walks and after all else; address of the first
-LAUNCH_SIZE = 48
+WHO = 44  # address of omp_get_thread_num
+CLAIMS = 45  # address of tickets: who gets 0 takes a slice of a walk; or, in a round, the products of a walk
+OWNERS = 46  # how many walks have products of their own: those of parts
+THREADS, WORKSPACE_CLAIMS = 47, 48  # how many may come; address of tickets: who gets 0 takes that workspace
+LAUNCH_SIZE = 56

@@ -48,5 +48,12 @@ W, W_ROW, W_BIAS = M + 19, M + 20, M + 21  # address, bytes from row to row; add
 ADD_BIAS = M + 22  # address of the leaf that adds a bias
 GATE = M + 23  # of each panel of a block
 MOST_ROWS = GATE + MOST_GATES  # that a tile is given; it has room for TILE_ROWS
-TAKEN, DONE = MOST_ROWS + 1, MOST_ROWS + 9  # tickets: pieces of work that were taken, and that are done
-PRODUCT_SIZE = MOST_ROWS + 17
+# of a part (parts.py)
+OF_WALK = MOST_ROWS + 1  # the number of its walk, or -1: all threads share it
+STEP = OF_WALK + 1  # rows of a step
+C_SKIP, SIDE_SKIP = OF_WALK + 2, OF_WALK + 3  # bytes that are skipped after those of a step: in C; in each of two sides
+# a sum over parts, of M numbers, which goes to C
+TOTAL = OF_WALK + 5  # how many parts; 0: it is another product
+PARTIAL, PARTIAL_SIZE = OF_WALK + 6, OF_WALK + 7  # address of the first, bytes from each to the next
+TAKEN, DONE = OF_WALK + 8, OF_WALK + 16  # tickets: pieces of work that were taken, and that are done
+PRODUCT_SIZE = OF_WALK + 24

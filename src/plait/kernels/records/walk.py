@@ -13,7 +13,7 @@ D_GATES = 12  # (N, G, H): d_wx. May be GATES
 D_EXTRA = 13  # (N, E, H): d_rh, for those gates where it is not d_wx. May be EXTRA
 RAW = 14  # (N, H): h before the projection
 D_PROJECTED = 15  # (N, P): d_ of h after the projection, if there is one
-ROWS = 16  # forward: h, for the caller; backward: d_ of it
+ROWS = 16  # forward: h, for the caller; backward: d_ of it. A part that skips rows writes it anew at each step
 ROWS_STRIDE = 17  # bytes from row to row
 FINISH = 18  # backward, 1: d_ of the initial states is wanted
 RECURRENT, PROJECTION = 19, 20  # addresses of the products with R and with the projection, or 0
@@ -22,6 +22,8 @@ STARTS_GIVEN = 22  # forward, 1: initial states are given; 0: they are zeros
 # addresses of the leaves that get the results of a product: the cell, the projection, the end of the way back
 POINTWISE, PROJECT, ENDING = 23, 24, 25
 PARAM_COUNT = 26
+# of a part (parts.py): rows of x that it skips after each step, and bytes of ROWS; where ROWS begins
+X_SKIP, ROWS_SKIP, FIRST_ROWS = 27, 28, 29
 # per state
 STATES = 32  # (N, .): after each step
 OLD = STATES + MOST_STATES  # backward (N, .): STATES, or the states at which it was linearised

@@ -1,0 +1,179 @@
+"""Parts of a batch: where their rows are, and that a stack in parts computes what it computes in one piece."""
+
+import copy
+from itertools import pairwise, product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plait
+from plait import engines
+from plait.kernels import threads
+from plait.kernels.layer import Layer
+from plait.kernels.parts import Part
+from plait.layers.stack import Stack
+
+KINDS = ("LSTM", "GRU", "RNN")
+
+
+def parts(T: int, bounds: list[int], reverse: bool) -> list[Part]:
+    pairs = enumerate(pairwise(bounds))
+    return [Part(k, 0, reverse, T, T * (hi - lo), lo, hi, bounds[-1]) for k, (lo, hi) in pairs]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_rows_of_parts_fill_a_tape_once(reverse) -> None:
+    """A matrix of rows, and the states: T steps and the initial ones, which come first, or last in reverse."""
+    T, bounds, width = 3, [0, 2, 3, 7], 5
+    B, N = bounds[-1], T * bounds[-1]
+    initial_at, states_at = (N * width, 0) if reverse else (0, B * width)
+    rows, states = [], []
+    for part in parts(T, bounds, reverse):
+        size, few = T * part.B * width, part.B * width
+        rows += range(part.rows(width), part.rows(width) + size)
+        initial, after = initial_at + part.initial(width), states_at + part.states(width)
+        assert initial == (after + size if reverse else after - few)  # next to each other
+        history_at = states_at + B * width if reverse else initial_at
+        assert history_at + part.history(width) == (after + few if reverse else initial)
+        states += [*range(initial, initial + few), *range(after, after + size)]
+    assert sorted(rows) == list(range(N * width))
+    assert sorted(states) == list(range((N + B) * width))
+
+
+def test_a_part_finds_its_rows_outside() -> None:
+    T, bounds, width = 3, [0, 2, 3, 7], 5
+    found = []
+    for part in parts(T, bounds, reverse=False):
+        for t, b in product(range(T), range(part.B)):
+            row = t * part.B + b + t * part.skipped(False)
+            found.append(part.outside(width, False) + row * width)
+        assert (part.outside(width, True), part.skipped(True)) == (part.rows(width), 0)
+    assert sorted(found) == list(range(0, T * bounds[-1] * width, width))
+
+
+def test_one_part_is_all_of_it() -> None:
+    (part,) = parts(3, [0, 7], reverse=True)
+    assert [part.rows(5), part.states(5), part.initial(5), part.history(5), part.outside(5, False)] == [0] * 5
+    assert part.skipped(False) == 0
+
+
+@pytest.fixture
+def set_parts(set_threads, monkeypatch):
+    """As many threads, with or without parts, for stacks of any size."""
+
+    def set_to(count: int, *, apart: bool) -> None:
+        set_threads(count)
+        engines.get("fused").stacks.clear()
+        monkeypatch.setattr(Layer, "separates", lambda self, parts: apart)
+
+    yield set_to
+    engines.get("fused").stacks.clear()
+
+
+def found_parts() -> set[int]:
+    return {max(1, len(stack.bounds) - 1) for stack in engines.get("fused").stacks.values()}
+
+
+def results(layer: nn.Module, x: Tensor, states: list[Tensor], d_y: Tensor) -> list[Tensor]:
+    """The outputs, then the gradients."""
+    x, states = x.clone().requires_grad_(), [s.clone().requires_grad_() for s in states]
+    torch.manual_seed(3)
+    given = tuple(states) if len(states) > 1 else states[0] if states else None
+    y, last = layer(x, given)
+    last = last if isinstance(last, tuple) else (last,)
+    loss = (y * d_y).sum() + sum(s.sin().sum() for s in last)
+    return [y, *last, *torch.autograd.grad(loss, [x, *states, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("bidirectional", "layers", "dropout"),
+    [(False, 1, 0.0), (False, 3, 0.0), (False, 3, 0.4), (True, 2, 0.0), (True, 2, 0.4)],
+)
+def test_parts_compute_what_one_piece_computes(kind, bidirectional, layers, dropout, set_parts) -> None:
+    """Outputs and states to the last bit. Weights' gradients are sums in another order."""
+    T, I, H, D = 5, 6, 19, 1 + bidirectional
+    for B, count, stateful in ((7, 2, True), (9, 3, False), (8, 5, True)):
+        layer = getattr(plait, kind)(
+            I, H, layers, bidirectional=bidirectional, dropout=dropout, dtype=torch.float64, engine="fused"
+        )
+        x, d_y = torch.randn(T, B, I, dtype=torch.float64), torch.randn(T, B, D * H, dtype=torch.float64)
+        states = [torch.randn(layers * D, B, H, dtype=torch.float64) for _ in range((1 + (kind == "LSTM")) * stateful)]
+        set_parts(count, apart=False)
+        expected = results(layer, x, states, d_y)
+        assert found_parts() == {1}
+        set_parts(count, apart=True)
+        found = results(layer, x, states, d_y)
+        assert found_parts() == {-(-count // D)}
+        exact = 2 + (kind == "LSTM")
+        for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+            if k < exact:
+                assert torch.equal(a, b), k
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_stacks_are_in_parts_and_are_torchs(kind, set_threads) -> None:
+    set_threads(2)
+    engines.get("fused").stacks.clear()
+    theirs = getattr(nn, kind)(9, 48, 2)
+    ours = plait.accelerate(copy.deepcopy(theirs))
+    x, d_y = torch.randn(60, 33, 9), torch.randn(60, 33, 48)
+    found, expected = results(ours, x, [], d_y), results(theirs.double(), x.double(), [], d_y.double())
+    assert found_parts() == {2}
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+def test_who_computes_does_not_change_a_bit(set_parts) -> None:
+    """Two threads; one that does all; and one weight that does not learn."""
+    layer = plait.GRU(6, 19, 2, engine="fused")
+    x, d_y = torch.randn(5, 7, 6), torch.randn(5, 7, 19)
+    set_parts(2, apart=True)
+    expected = results(layer, x, [], d_y)
+    with threads._team:  # as if another Python thread used the others
+        alone = results(layer, x, [], d_y)
+    layer.weight_ih_l0.requires_grad_(False)
+    layer.bias_hh_l1.requires_grad_(False)
+    y, _ = layer(x)
+    named = [(n, p) for n, p in layer.named_parameters() if p.requires_grad]
+    some = dict(zip([n for n, _ in named], torch.autograd.grad((y * d_y).sum(), [p for _, p in named]), strict=True))
+    for a, b in zip(alone, expected, strict=True):
+        assert torch.equal(a, b)
+    layer.requires_grad_(True)
+    y, _ = layer(x)
+    grads = torch.autograd.grad((y * d_y).sum(), list(layer.parameters()))
+    for (name, _), g in zip(layer.named_parameters(), grads, strict=True):
+        assert name not in some or torch.equal(some[name], g), name
+
+
+def test_a_derivative_that_was_not_expected(set_parts) -> None:
+    """A stack is made for an x that does not learn. torch.func then asks for its gradient all the same."""
+    set_parts(2, apart=True)
+    layer = plait.LSTM(1, 20, engine="fused")
+    x = torch.randn(8, 6, 1)
+    layer(x)[0].sum().backward()
+    found = torch.func.grad(lambda x: layer(x)[0].square().sum())(x)
+    plait.restore(layer)
+    given = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(given)[0].square().sum(), [given])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_second_way_back(set_parts) -> None:
+    """It computes the tape again, or leaves it as it is."""
+    set_parts(2, apart=True)
+    layer = plait.LSTM(6, 19, 2, engine="fused")
+    y, _ = layer(torch.randn(5, 7, 6))
+    first = torch.autograd.grad(y.square().sum(), list(layer.parameters()), retain_graph=True)
+    for a, b in zip(first, torch.autograd.grad(y.square().sum(), list(layer.parameters())), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_layers_that_take_the_usual_way_have_no_parts(set_parts, monkeypatch) -> None:
+    set_parts(2, apart=True)
+    layer, x = plait.LSTM(6, 19, engine="fused"), torch.randn(5, 7, 6)
+    expected = layer(x)[0]
+    monkeypatch.setattr(Stack, "find_small", lambda *_: None)
+    assert torch.equal(layer(x)[0], expected)
