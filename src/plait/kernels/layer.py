@@ -28,7 +28,7 @@ WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as m
 # When W x is part of the walk: see `folds`
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
-PART_ROWS = 2  # parts: numbers that threads would share, at least, for each number of a weight
+PART_ROWS = 1  # parts: numbers that threads would share, at least, for each number of a weight
 WORTH_A_TEAM = 4  # times as long as it takes to call a team: work that takes less is done by one thread alone
 NO_COPIES = 0, 0  # of rows, before the walks and after all else
 

@@ -45,16 +45,22 @@ def no_jvp(engine: str) -> PlaitError:
 class Traced:
     """A stack that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
 
-    __slots__ = ("kept", "spendable", "stack")
+    __slots__ = ("kept", "stack")
 
-    def __init__(self, stack: Stack, spendable: bool) -> None:
+    def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.spendable = spendable  # the first backward may write over what is kept: nobody else has it
         self.kept: Sequence[Tensor] = ()
 
 
+def keep(ctx: Any, stack: Stack, given: Sequence[Tensor], kept: Sequence[Tensor], spendable: bool) -> None:
+    """For the way back. spendable: the first one may write over what is kept, because nobody else has it."""
+    ctx.stack, ctx.end, ctx.spent, ctx.spendable = stack, len(given), False, spendable
+    ctx.save_for_backward(*given, *kept)
+    ctx.set_materialize_grads(False)
+
+
 class Recurrence(torch.autograd.Function):
-    """(traced, x, *tensors) -> rows, *last states"""
+    """(traced, x, *tensors) -> rows, *last states. In the form that torch.func needs"""
 
     @staticmethod
     def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -63,10 +69,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        traced = inputs[0]
-        ctx.stack, ctx.end, ctx.spent, ctx.spendable = traced.stack, len(inputs) - 1, False, traced.spendable
-        ctx.save_for_backward(*inputs[1:], *traced.kept)
-        ctx.set_materialize_grads(False)
+        keep(ctx, inputs[0].stack, inputs[1:], inputs[0].kept, spendable=False)  # every level of it has the same tape
 
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -96,6 +99,18 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
         raise no_vmap(traced.stack.calls[0].engine)
+
+
+class PlainRecurrence(torch.autograd.Function):
+    """(stack, x, *tensors) -> rows, *last states. A small step spends a tenth of its time in what torch.func needs"""
+
+    @staticmethod
+    def forward(ctx: Any, stack: Stack, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rows, finals, kept = stack.run(x, tensors)
+        keep(ctx, stack, (x, *tensors), kept, spendable=True)
+        return rows, *finals
+
+    backward, jvp = Recurrence.backward, Recurrence.jvp
 
 
 @dataclass(frozen=True)
@@ -183,10 +198,10 @@ def _apply(stack: Stack, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, 
         if not is_recorded(x, tensors):
             rows, finals, _ = stack.run(x, tensors, keep=False)
             return rows, *finals
-        # Function.apply inspects the signature of forward each time, for functorch. That takes a tenth of a small step
-        result: tuple[Tensor, ...] = plainly(Traced(stack, spendable=True), x, *tensors)
-    else:  # every level of it has the same tape
-        result = Recurrence.apply(Traced(stack, spendable=False), x, *tensors)
+        # Function.apply inspects the signature of forward each time, for torch.func
+        result: tuple[Tensor, ...] = plainly(stack, x, *tensors)
+    else:
+        result = Recurrence.apply(Traced(stack), x, *tensors)
     return result
 
 
@@ -199,6 +214,6 @@ def is_recorded(x: Tensor, tensors: Sequence[Tensor]) -> bool:
     return x.requires_grad or any(t.requires_grad for t in tensors)
 
 
-plainly = super(torch.autograd.Function, Recurrence).apply
+plainly = super(torch.autograd.Function, PlainRecurrence).apply
 in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 _undisturbed: Callable[..., tuple[Tensor, ...]] | None = None

@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels import threads
 from . import autograd
 from .call import Call
+from .stack import Stack
 
 
 class Ready:
     """All about the last call but its tensors. It was of a dense batch, without initial states, by engine `fused`."""
 
-    __slots__ = ("calls", "dropout", "dtype", "settings", "shape", "solver")
+    __slots__ = ("calls", "dropout", "dtype", "last", "settings", "shape", "solver")
 
     def __init__(self, layer: Any, x: Tensor, calls: Sequence[Call], dropout: float) -> None:
         """x: (T, B, I)"""
@@ -21,6 +23,7 @@ class Ready:
         self.shape = (B, T, I) if layer.batch_first else (T, B, I)
         self.dtype, self.calls, self.dropout = x.dtype, calls, dropout
         self.settings, self.solver = settings(layer), layer.solver
+        self.last: tuple[tuple[Any, ...], Stack] | None = None  # the stack of the last call, and what it depends on
 
     def __deepcopy__(self, memo: object) -> None:
         return
@@ -40,6 +43,17 @@ class Ready:
         if layer._plait_held is not None or layer._plait_time is not None:
             return False
         return bool(self.dropout == (layer.dropout if layer.training else 0.0))
+
+
+    def stack(self, x: Tensor, tensors: Sequence[Tensor]) -> Stack:
+        """The same as in the last call, if it can be: then what runs it is known."""
+        key = threads.threads(), x.requires_grad, *[(t.shape, t.dtype, t.device) for t in tensors]
+        last = self.last
+        if last is not None and last[0] == key:
+            return last[1]
+        stack = Stack(self.calls, self.dropout)
+        self.last = key, stack
+        return stack
 
 
 def all_learn(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> bool:

@@ -30,13 +30,14 @@ class Kept(NamedTuple):
 class Stack:
     """All about the layers but their tensors. Those are the initial states of all layers, if any, and the weights."""
 
-    __slots__ = ("S", "calls", "dropout", "small")
+    __slots__ = ("S", "calls", "dropout", "found", "small")
 
     def __init__(self, calls: Sequence[Call], dropout: float = 0.0) -> None:
         self.calls = calls  # per layer
         self.dropout = dropout if len(calls) > 1 else 0.0  # between layers: the share of the numbers that become zero
         self.S = len(calls[0].cell.states) if calls[0].stateful else 0  # the number of initial states
-        self.small: SmallStack | None = None  # what has run it, if the engine had one for it
+        self.small: SmallStack | None = None  # what runs it with a tape, if the engine has one for it
+        self.found = False  # that is known
 
     def masks(self, kept: Sequence[Tensor]) -> Sequence[Tensor]:
         return kept[: len(self.calls) - 1 if self.dropout else 0]
@@ -77,9 +78,11 @@ class Stack:
         self, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True, masks: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """-> rows (., directions*P), last states (L*D, B, .), what is kept. masks: those of an earlier run, if any"""
-        self.small = self.find_small(x, tensors, keep)
-        if self.small is not None:
-            return self.run_small(self.small, x, tensors, keep, masks)
+        small = self.small if self.found and keep else self.find_small(x, tensors, keep)
+        if keep:
+            self.small, self.found = small, True
+        if small is not None:
+            return self.run_small(small, x, tensors, keep, masks)
         if len(self.calls) == 1:
             return run(self.calls[0], x, tensors, keep=keep)
         drawn, inputs, finals, tapes = list(masks), [x], [], []
