@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -175,19 +175,26 @@ class RecurrenceVJP(torch.autograd.Function):
         raise no_vmap(request.stack.calls[0].engine)
 
 
-def apply(stack: Stack, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+class Stacked(Protocol):
+    """What has a stack for a call."""
+
+    def stack(self, x: Tensor, tensors: Sequence[Tensor]) -> Stack: ...
+
+
+def apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """-> rows (., directions*P), *last states (layers*directions, B, .), differentiable"""
     global _undisturbed
     if "torch._dynamo" not in sys.modules:
-        return _apply(stack, x, tensors)
+        return _apply(of, x, tensors)
     if _undisturbed is None:  # after a graph break dynamo would compile the functions of the engines
         _undisturbed = torch.compiler.disable(_apply)
-    return _undisturbed(stack, x, tensors)
+    return _undisturbed(of, x, tensors)
 
 
-def _apply(stack: Stack, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     if torch._C._is_tracing():
         raise PlaitError("torch.jit.trace cannot record plait's kernels: plait.restore(model) first, then trace it.")
+    stack = of.stack(x, tensors)
     call = stack.calls[0]
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
         if call.solver.sweeps:

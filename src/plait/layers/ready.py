@@ -44,7 +44,6 @@ class Ready:
             return False
         return bool(self.dropout == (layer.dropout if layer.training else 0.0))
 
-
     def stack(self, x: Tensor, tensors: Sequence[Tensor]) -> Stack:
         """The same as in the last call, if it can be: then what runs it is known."""
         key = threads.threads(), x.requires_grad, *[(t.shape, t.dtype, t.device) for t in tensors]

@@ -77,8 +77,7 @@ class Recurrent(nn.RNNBase):
                 x, weights = cast(Tensor, input), self._plait_weights(2 if self.bidirectional else 1)
                 if all_learn(x, weights):  # the sizes are the same
                     x = (x.transpose(0, 1) if self.batch_first else x).contiguous()
-                    tensors = [*chain(*weights)]
-                    y, *last = autograd.apply(ready.stack(x, tensors), x, tensors)
+                    y, *last = autograd.apply(ready, x, [*chain(*weights)])
                     return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
                 return self._plait_engine("fused", input, hx)
         if ids is not None:
