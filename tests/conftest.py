@@ -76,9 +76,9 @@ def refused(plait, empty_folder: Path):
 @pytest.fixture
 def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
     """torch.set_num_threads, and as many are called for the smallest work."""
-    from plait.kernels import layer as of_layer
+    from plait.kernels import choices
 
-    monkeypatch.setattr(of_layer, "WORTH_A_TEAM", 0)
+    monkeypatch.setattr(choices, "WORTH_A_TEAM", 0)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

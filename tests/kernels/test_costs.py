@@ -8,8 +8,9 @@ import pytest
 from plait.cells import get
 from plait.errors import PlaitError
 from plait.kernels import costs
+from plait.kernels.choices import Packs
 from plait.kernels.costs import BUILT_IN, Costs
-from plait.kernels.layer import Layer, Packs
+from plait.kernels.layer import Layer
 from plait.kernels.schedule import DEFAULT
 from plait.kernels.target import Form
 from plait.layout import Layout

@@ -104,13 +104,58 @@ def test_parts_compute_what_one_piece_computes(kind, bidirectional, layers, drop
         expected = results(layer, x, states, d_y)
         assert found_parts() == {1}
         set_parts(count, apart=True)
-        found = results(layer, x, states, d_y)
+        found = results(copy.deepcopy(layer), x, states, d_y)  # a layer remembers what ran it
         assert found_parts() == {-(-count // D)}
         exact = 2 + (kind == "LSTM")
         for k, (a, b) in enumerate(zip(found, expected, strict=True)):
             if k < exact:
                 assert torch.equal(a, b), k
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def only(layer: nn.Module, names: tuple[str, ...]) -> None:
+    for name, p in layer.named_parameters():
+        p.requires_grad_(any(part in name for part in names))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("kind", [*KINDS, "ImplicitGRU"])
+@pytest.mark.parametrize("learn", [("bias",), ("weight_ih",), ("weight_hh",), ("l1",), ("weight", "bias")])
+def test_any_of_the_weights_may_learn(kind, learn, dtype, set_parts) -> None:
+    """In both directions, with and without biases, also if there are more threads than sequences."""
+    for B, count, bias in ((7, 4, True), (5, 16, True), (7, 4, False)):
+        layer = getattr(plait, kind)(6, 19, 2, bias=bias, bidirectional=True, dtype=dtype, engine="fused")
+        only(layer, learn)
+        learning = [p for p in layer.parameters() if p.requires_grad]
+        if not learning:
+            continue
+        x, d_y = torch.randn(5, B, 6, dtype=dtype), torch.randn(5, B, 38, dtype=dtype)
+        found = []
+        for apart in (False, True):
+            set_parts(count, apart=apart)
+            copied = copy.deepcopy(layer)
+            own = [p for p in copied.parameters() if p.requires_grad]
+            found.append(torch.autograd.grad((copied(x)[0] * d_y).sum(), own))
+            assert found_parts() == {min(B, -(-count // 2)) if apart else 1}
+        for a, b in zip(*found, strict=True):
+            assert (a - b).abs().max() <= (1e-5 if dtype is torch.float32 else 1e-12) * b.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("B", "T", "H", "count", "expected"),
+    [
+        (32, 64, 48, 2, 2),
+        (32, 64, 48, 4, 4),
+        (9, 200, 48, 8, 0),  # one thread would have twice as much to do as the others
+        (40, 3, 48, 2, 0),  # the sums of the parts would be longer than what they are the sums of
+        (32, 64, 48, 1, 0),
+    ],
+)
+def test_parts_pay_or_not(B, T, H, count, expected, set_threads) -> None:
+    set_threads(count)
+    engines.get("fused").stacks.clear()
+    plait.LSTM(H, H, engine="fused")(torch.randn(T, B, H))
+    assert found_parts() == {max(1, expected)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,6 +177,7 @@ def test_who_computes_does_not_change_a_bit(set_parts) -> None:
     x, d_y = torch.randn(5, 7, 6), torch.randn(5, 7, 19)
     set_parts(2, apart=True)
     expected = results(layer, x, [], d_y)
+    assert found_parts() == {2}
     with threads._team:  # as if another Python thread used the others
         alone = results(layer, x, [], d_y)
     layer.weight_ih_l0.requires_grad_(False)
@@ -166,6 +212,7 @@ def test_a_second_way_back(set_parts) -> None:
     set_parts(2, apart=True)
     layer = plait.LSTM(6, 19, 2, engine="fused")
     y, _ = layer(torch.randn(5, 7, 6))
+    assert found_parts() == {2}
     first = torch.autograd.grad(y.square().sum(), list(layer.parameters()), retain_graph=True)
     for a, b in zip(first, torch.autograd.grad(y.square().sum(), list(layer.parameters())), strict=True):
         assert torch.equal(a, b)

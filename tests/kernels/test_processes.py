@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import plait
-from plait.kernels import layer as of_layer
-from plait.kernels import threads
+from plait.kernels import choices, threads
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
 needs_threads = pytest.mark.skipif(threads.why_alone() is not None, reason="torch's OpenMP threads were not found")
@@ -22,7 +21,7 @@ needs_tasks = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     """However small the work is."""
-    monkeypatch.setattr(of_layer, "WORTH_A_TEAM", 0)
+    monkeypatch.setattr(choices, "WORTH_A_TEAM", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -169,9 +168,9 @@ import torch
 import plait
 from plait.ladder.compare import deviation, outputs_and_gradients, with_engine
 from plait.engines import get
-from plait.kernels import layer as of_layer, split
+from plait.kernels import choices, split
 
-of_layer.WORTH_A_TEAM = 0
+choices.WORTH_A_TEAM = 0
 count, times, worst = int(sys.argv[1]), int(sys.argv[2]), 0.0
 torch.set_num_threads(count)
 torch.manual_seed(0)
@@ -264,9 +263,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import plait
 from plait.ladder.compare import worst
-from plait.kernels import layer as of_layer
+from plait.kernels import choices
 
-of_layer.WORTH_A_TEAM = 0
+choices.WORTH_A_TEAM = 0
 
 class Model(nn.Module):
     def __init__(self):

@@ -14,7 +14,7 @@ from plait import engines, layers
 from plait.engines import fused_forward, fused_walk
 from plait.engines import padding as padded
 from plait.engines.fused import FusedEngine
-from plait.kernels import layer as of_kernels
+from plait.kernels import choices
 from plait.layout import Layout
 from plait.solvers import Solver
 from some_cells import MGU, PeepholeLSTM
@@ -130,8 +130,8 @@ def test_sequences_that_are_too_long_for_one_launch_without_a_tape(monkeypatch) 
 def test_products_that_torch_computes(monkeypatch) -> None:
     engine = FusedEngine()
     monkeypatch.setattr(engines, "get", lambda _: engine)
-    monkeypatch.setattr(of_kernels.Layer, "ours", lambda *_: False)
-    monkeypatch.setattr(of_kernels, "ours_over_rows", lambda *_: False)
+    monkeypatch.setattr(choices.Sized, "ours", lambda *_: False)
+    monkeypatch.setattr(choices, "ours_over_rows", lambda *_: False)
     monkeypatch.setattr(fused_forward, "folds", lambda *_: False)
     for bidirectional in (False, True):
         torch.manual_seed(2)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..kernels import pool, threads
 from ..kernels.addresses import of_direction, within_tapes
-from ..kernels.layer import NO_COPIES, folds
+from ..kernels.choices import folds
+from ..kernels.layer import NO_COPIES
 from ..layout import Layout
 from .base import Prepared, Weights
 from .checks import check_forward

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cells import Cell
 from ..errors import PlaitError
 from ..kernels import pool
-from ..kernels.layer import Packs
+from ..kernels.choices import Packs
 from ..kernels.target import Form
 from .base import Prepared, Weights
 from .checks import check_weights

@@ -8,7 +8,6 @@ every product itself: stacks for which torch.mm is faster go the usual way (fuse
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,8 @@ from torch import Tensor
 from ..cells import Cell
 from ..kernels import costs, pool
 from ..kernels.addresses import OfStack
-from ..kernels.layer import Layer, Packs, folds
+from ..kernels.choices import Packs, folds
+from ..kernels.layer import Layer
 from ..kernels.program import Chain, Launched, Program
 from ..kernels.schedule import Schedule
 from ..kernels.target import Form
@@ -26,7 +26,7 @@ from .base import Prepared, States
 from .checks import check_shapes
 from .way_back import address, rows_of
 
-LENIENT = 1.25  # d_x by the launch, if it takes so many times as long as torch.mm: then all is one launch
+LENIENT = 1.25  # times as long as torch.mm's may the launch's own d_x take. Then it computes all, and can be in parts
 ALIGNED = 64  # numbers: the parts of the memory begin at multiples
 
 
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     bias: bool
     stateful: bool  # initial states are given
     dropout: bool  # the rows from layer to layer are multiplied by masks
-    learns_x: bool  # the gradient of x is wanted. If it is wanted all the same, it takes longer
+    learns_x: bool  # the gradient of x will be wanted. If not, how long it would take does not matter
     threads: int
 
 
@@ -119,7 +119,7 @@ class SmallStack:
             bounds=self.bounds,
             x_in_parts=in_parts and k > 0,
             rows_in_parts=in_parts and k < self.L - 1,
-            lenient=LENIENT if k or s.learns_x else inf,
+            lenient=LENIENT if k or s.learns_x else math.inf,
         )
 
     def forward_programs(self) -> list[Program]:

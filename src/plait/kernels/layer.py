@@ -1,125 +1,19 @@
 """Writes the program of a layer: where its matrices are, and which products the launch computes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
 
-from ..layout import Layout
-from . import split
-from .addresses import Table, Where
-from .costs import Costs
+from .addresses import Where
+from .choices import Choices, Sized
 from .parts import Part
-from .program import Left, Program, Side, rows_at_once
-from .records import MOST_GATES
+from .program import Left, Program, Side
 from .records import walk as WALK
 from .records.product import APART, BIAS, GATE, W_BIAS, W
-from .schedule import Schedule
-from .target import Form
 
-# Which products the launch computes, and not torch.mm: see `ours`
-CALL = 3e-5  # seconds to leave the launch, call torch.mm and go on
-LONG = 384  # terms of a sum: as many or more are long
-OF_RATE = 0.85, 0.95  # what a whole product reaches of the tile's rate: others; long sums if the weights are in a cache
-THIN = 24  # columns: fewer are thin
-FEW = 384  # rows: fewer are few
-PANELS = 1 << 21  # numbers of the weights that fit into the last cache
-WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as many or more are torch.mm's
-# When W x is part of the walk: see `folds`
-FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
-FOLD_INPUTS = 4  # or times as many inputs as units, at most
-PART_ROWS = 1  # parts: numbers that threads would share, at least, for each number of a weight
-WORTH_A_TEAM = 4  # times as long as it takes to call a team: work that takes less is done by one thread alone
 NO_COPIES = 0, 0  # of rows, before the walks and after all else
 
 
-class Packs(NamedTuple):
-    """Whether the panels of a direction have memory that outlives the call, and which of them are packed already."""
-
-    lasting: bool = False
-    r: bool = False  # R, and the projection with it
-    w: bool = False
-
-
-class Choices(NamedTuple):
-    """What is decided by the costs, the number of rows and that of steps."""
-
-    threads: int
-    shared: bool  # they share the units of every step
-    is_ours: bool  # the launch computes W x, or on the way back d_x
-    over_rows: bool  # and the gradients of the weights
-    is_one_step: bool
-
-
-@dataclass
-class Layer:
+class Layer(Sized):
     """One layer and its batch. Products that the launch does not compute are left to torch."""
-
-    schedule: Schedule
-    costs: Costs
-    layout: Layout
-    table: Table
-    form: Form
-    count: int  # threads
-    I: int
-    H: int
-    P: int
-    bias: bool
-    reverse: Sequence[bool]  # per direction
-    packs: Packs
-    folded: bool = False  # W x is part of the walk
-    bounds: Sequence[int] = ()  # of the parts of the batch (parts.py); none: it is one part
-    x_in_parts: bool = False  # the rows of x are
-    rows_in_parts: bool = False  # those of the output
-    lenient: float = 1.0  # the launch computes d_x if it takes so many times as long as torch.mm, or less
-
-    def __post_init__(self) -> None:
-        self.D, self.G, self.size = len(self.reverse), self.form.G, self.form.target.size
-        bounds, T, B = self.bounds or (0, self.layout.B), self.layout.T, self.layout.B
-        self.part_count = len(bounds) - 1
-        self.parts = [
-            Part(s, d, reverse, T, T * (hi - lo) if self.bounds else self.layout.N, lo, hi, B)
-            for s, (lo, hi) in enumerate(pairwise(bounds))
-            for d, reverse in enumerate(self.reverse)
-        ]
-
-    def separates(self, parts: int) -> bool:
-        """Whether so many parts pay. Then threads share no rows, but each has its own gradients of the weights, which
-        are added up. The launch must compute all products, and W x within the walk.
-        """
-        there, back, count = self.choices(False, True), self.choices(True, False), self.count
-        weights, rows = self.G * self.H, self.I + self.P
-        return (
-            self.folded
-            and not (self.unites or self.form.projected or there.shared or back.shared)
-            and there.threads == back.threads == count > 1
-            and back.is_ours
-            and back.over_rows
-            and self.layout.N * (rows + weights // parts) >= PART_ROWS * weights * rows
-        )
-
-    def choices(self, back: bool, project: bool) -> Choices:
-        """project: forward, W x is wanted."""
-        N, GH, I = self.layout.N, self.G * self.H, self.I
-        if back:
-            count = self.team(I)
-            is_ours = self.ours(N, I, GH, count, self.lenient)
-        else:
-            is_ours = project and not self.folded and self.ours(N, GH, I, self.count)
-            count = self.team(I if project and (is_ours or self.folded) else 0)
-        shared = not self.unites and split.by_units(self.costs, self.form, self.layout, self.H, self.D, count)
-        over_rows = back and ours_over_rows(self.schedule, I + self.P, N)
-        return Choices(count, shared, is_ours, over_rows, self.layout.T == 1)
-
-    def slices(self, count: int) -> list[int]:
-        """The bounds of the slices of the batch, for so many threads."""
-        parts = 1 if self.bounds else -(-count // self.D)  # a slice is a part, which is a walk
-        return self.layout.shares(max(1, min(self.layout.B, parts)))
-
-    def chunk(self, choices: Choices, back: bool) -> int:
-        """How many rows of x, or on the way back of the gates, are multiplied at a time."""
-        columns = self.G * self.H if back else self.I
-        return rows_at_once(self.form.target.rows, choices.threads, self.layout.N, columns * self.size)
 
     def forward(
         self, choices: Choices, *, project: bool, stateful: bool, stride: int, copies: tuple[int, int] = NO_COPIES
@@ -129,6 +23,7 @@ class Layer:
         """
         form, GH = self.form, self.G * self.H
         program = self.program(choices, back=False)
+        packed: dict[int, int] = {}
         if project and not self.folded and not choices.is_ours:
             program.left += [Left(d, "wx") for d in range(self.D)]
         for at, part in zip(program.walks, self.parts, strict=True):
@@ -138,11 +33,12 @@ class Layer:
             for k in range(form.S):
                 program.point(at + WALK.FINAL + k, Where(d, "last", part.lo * self.width(k), k))
                 program.point(at + WALK.GIVEN + k, Where(d, "given", part.lo * self.width(k), k))
-            recurrent = self.recurrent(program, at, part)
+            recurrent = self.recurrent(program, at, part, packed)
             program.set(recurrent, IDLE=choices.is_one_step and not stateful and not self.packs.lasting)
             program.point(recurrent + BIAS, Where(d, "b_hh"))
             self.projection(program, at, part)
-        for at, part in zip(program.walks, self.parts if choices.is_ours else (), strict=False):
+        for at, part in zip(program.walks, self.parts, strict=True) if choices.is_ours else ():
+            assert self.part_count == 1, "parts multiply with W within the walk"
             d, shape = part.direction, (part.N, GH, self.I)
             of_w = program.multiply(
                 Where(d, "x"), Where(d, "w_ih"), Where(d, "gates"), shape, transposed=True, round=0, part=part
@@ -169,6 +65,8 @@ class Layer:
         form, I, GH, H = self.form, self.I, self.G * self.H, self.H
         program = self.program(choices, back=True)
         widths = {"D_PROJECTED": self.P, "D_GATES": GH, "D_EXTRA": form.E * H}
+        packed: dict[int, int] = {}  # per direction: the product of the first part, which packs the weights
+        of_first: dict[int, int] = {}  # the same for W
         for at, part in zip(program.walks, self.parts, strict=True):
             d = part.direction
             self.walk(program, at, part, stride=stride)
@@ -186,10 +84,9 @@ class Layer:
                     program.reserve(at + WALK.CARRY + k, most * width, part)
             for k in range(form.K):
                 program.point(at + WALK.D_PARAM + k, Where(d, "d_params", part.lo * H, k))
-            recurrent = self.recurrent(program, at, part)
+            recurrent = self.recurrent(program, at, part, packed)
             program.set(recurrent, IDLE=choices.is_one_step and not needs_states and not self.packs.lasting)
             self.projection(program, at, part)
-        of_first: dict[int, int] = {}  # per direction: the product of the first part, which packs the weights
         for at, part in zip(program.walks, self.parts, strict=True):
             d = part.direction
             wanted, gates, left = needs[d], Where(d, "d_gates", part.rows(GH)), program.left
@@ -244,37 +141,9 @@ class Layer:
             width = (self.G if matrix == "gates" else form.E) * H
             if sides or sums:
                 d_rows = Where(d, f"d_{matrix}", part.rows(width) + column * H)
-                program.outer(d_rows, count * H, width, part.N, sides, sums, part)
-
-    def ours(self, M: int, N: int, K: int, count: int, lenient: float = 1.0) -> bool:
-        """Whether the launch computes the product (M, K) (K, N) of a whole sequence itself, and not torch.mm.
-
-        For the launch it is no call of its own. But it wastes the lanes that N does not fill, and it is slower if it
-        reads many panels from memory. If they are packed already, it computes all with few rows.
-        """
-        if not self.schedule.torch_mm or (self.packs.lasting and M < FEW):
-            return True
-        target, costs, work = self.form.target, self.costs, M * N * K * self.size / 4 / count
-        rest = N % target.width
-        last = (
-            0 if rest == 0 else target.lanes if rest <= target.lanes else target.width
-        )  # the last block may be narrow
-        share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (N - rest + last)
-        return work / (costs.rate * share) < lenient * (CALL + work / (costs.thin if N < THIN else costs.mm))
-
-    def team(self, more: int) -> int:
-        """How many threads: one for little work. more: columns of W that the launch multiplies with, besides R"""
-        work = self.layout.N * self.D * self.G * self.H * (self.P + more)
-        seconds = work * self.size / 4 / self.costs.rate
-        is_worth_it = seconds >= WORTH_A_TEAM * self.costs.team and self.schedule.parallel
-        return self.count if is_worth_it else 1
-
-    @property
-    def unites(self) -> bool:
-        return self.schedule.fuse and self.D == 1
-
-    def width(self, state: int) -> int:
-        return self.P if state == 0 else self.H
+                # d_x of the first direction comes first, then that of the second: meanwhile the other has its sums
+                turn = self.D - 1 - d if self.part_count > 1 else 0
+                program.outer(d_rows, count * H, width, part.N, sides, sums, part, round=turn)
 
     def program(self, choices: Choices, *, back: bool) -> Program:
         walks, parts = len(self.parts), self.part_count
@@ -316,8 +185,10 @@ class Layer:
         for k in range(form.K):
             program.point(at + WALK.PARAM + k, Where(d, "params", k=k))
 
-    def recurrent(self, program: Program, walk: int, part: Part) -> int:
-        """h times R' forward, with x times W' if it is folded; d_rh times R back."""
+    def recurrent(self, program: Program, walk: int, part: Part, packed: dict[int, int]) -> int:
+        """h times R' forward, with x times W' if it is folded; d_rh times R back. packed: per direction the product of
+        the first part, which packs the weights
+        """
         G, H, P, form, d = self.G, self.H, self.P, self.form, part.direction
         if program.back:
             at = self.of_walk(program, walk, d, WALK.RECURRENT, "w_hh", each=1, columns=P, depth=G * H, row=P)
@@ -341,8 +212,9 @@ class Layer:
         else:
             at = self.of_walk(program, walk, d, WALK.RECURRENT, "w_hh", each=G, columns=H, depth=P, row=P)
             program.run_of(at, P, P)
-        first = program.products[d] if part.number else None  # the first products are those of the walks
-        program.panels(at, Where(d, "r_panels") if self.packs.lasting else None, ready=self.packs.r, same=first)
+        place = Where(d, "r_panels") if self.packs.lasting else None
+        program.panels(at, place, ready=self.packs.r, same=packed.get(d))
+        packed.setdefault(d, at)
         if not (program.back and form.projected):
             program.set(at, TOUCH=program.leaves["plait_touch_back" if program.back else "plait_touch"])
         return at
@@ -387,18 +259,3 @@ class Layer:
             blocks = -(-columns // target.width)
             program.reserve(at + APART, self.layout.B * target.rows * blocks * each * target.width)
         return at
-
-
-def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> bool:
-    """Whether W x is part of the sums of a step: then it never goes through memory. But every step reads W again, for a
-    handful of rows or from a slow cache that takes longer. It depends neither on the threads nor on the number of
-    steps, so that these do not change a result.
-    """
-    panels, target = form.G + len(form.apart), form.target
-    is_small = panels * H * (I + P) * target.size <= FOLD_BYTES or I <= FOLD_INPUTS * P
-    return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
-
-
-def ours_over_rows(schedule: Schedule, N: int, K: int) -> bool:
-    """The same for a sum over K rows, with N columns of x and h. torch.mm is faster where these are wide and long."""
-    return N < WIDE or K < WIDE or not schedule.torch_mm

@@ -23,8 +23,7 @@ CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cach
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 LINE = 8  # words of a line of the cache
-GAP = 1 << 18  # bytes between what two threads write: see Program.lay_out
-HUGE = 1 << 22  # bytes of a workspace that has large pages
+GAP = 1 << 16  # bytes between what two threads write: see Program.lay_out
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
@@ -123,7 +122,7 @@ class Program(Launched):
 
     def reserve(self, word: int, numbers: int, part: Part | None = None) -> None:
         """Memory for the time of the call; the word will be its address. part: whose thread alone uses it"""
-        area = 0 if part is None else 1 + self.owner(part)
+        area = 0 if part is None or self.parts == 1 else 1 + self.walk_of(part)
         self.reserved.append(Reserved(word, area, self.areas[area]))
         self.areas[area] += -(-numbers // 64) * 64
 
@@ -214,7 +213,9 @@ class Program(Launched):
         at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
         self.run_of(at, K, K, a)
         row = N * target.size
-        self.set(at, C_ROW=row, ROUND=round, OF_WALK=self.owner(part), STEP=part.B, C_SKIP=part.skipped(in_parts) * row)
+        self.set(
+            at, C_ROW=row, ROUND=round, OF_WALK=self.walk_of(part), STEP=part.B, C_SKIP=part.skipped(in_parts) * row
+        )
         self.size(at + PRODUCT.M, "N", M)
         self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.each(part), M, K * target.size))
         self.point(at + PRODUCT.C, c)
@@ -229,9 +230,10 @@ class Program(Launched):
         sides: Sequence[Side],
         sums: Sequence[Where],
         part: Part,
+        round: int,
     ) -> None:
         """C = B' A for each side, and the sums of the K rows of B, each of `stride` numbers. The results of parts are
-        added up in the next round.
+        added up in the last round.
         """
         target = self.form.target
         at = self.product(b, each=1, columns=columns, depth=0, row=stride, transposed=False, owner=None)
@@ -248,7 +250,8 @@ class Program(Launched):
         chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-count // groups)))
         self.set(
             at,
-            OF_WALK=self.owner(part),
+            OF_WALK=self.walk_of(part),
+            ROUND=round,
             STEP=part.B,
             OUTER=1,
             M=tiles,
@@ -266,10 +269,10 @@ class Program(Launched):
 
     def each(self, part: Part) -> int:
         """How many threads compute a product of that part."""
-        return self.count if self.owner(part) < 0 else 1
+        return self.count if self.parts == 1 else 1
 
-    def owner(self, part: Part) -> int:
-        """The number of its walk, whose thread computes its products; -1 for all threads."""
+    def walk_of(self, part: Part) -> int:
+        """The number of its walk, whose thread computes its products; -1 if there is one part: then all threads do."""
         return part.number * (len(self.walks) // self.parts) + part.direction if self.parts > 1 else -1
 
     def result(self, word: int, where: Where, numbers: int, part: Part) -> None:
@@ -281,12 +284,13 @@ class Program(Launched):
             self.partial.setdefault(where, (numbers, word))
 
     def add_totals(self) -> None:
-        """Sums over parts, in the round after that of the parts."""
+        """Sums over parts, in a round of their own after all others."""
+        last = 1 + max((self.words[at + PRODUCT.ROUND] for at in self.products), default=0)
         for where, (numbers, word) in self.partial.items():
             at = len(self.words)
             self.words += [0] * PRODUCT.PRODUCT_SIZE
             self.products.append(at)
-            self.set(at, SIZE=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=1, OF_WALK=-1)
+            self.set(at, SIZE=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=last, OF_WALK=-1)
             self.set(at, ADD_BIAS=self.leaves["plait_add_bias"])
             self.point(at + PRODUCT.C, where)
             self.again(at + PRODUCT.PARTIAL, word)
@@ -310,6 +314,7 @@ class Program(Launched):
         self.inner.append((walk + WALK.WITHIN, 8 * self.products[-1]))
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
+        assert self.parts == 1 or not (by_units or self.left), "only what a launch computes by slices can be in parts"
         self.add_totals()
         words = self.words
         words[LAUNCH.WALKS], words[LAUNCH.PRODUCTS] = len(self.walks), len(self.products)
@@ -326,8 +331,8 @@ class Program(Launched):
             self.inner.append((LAUNCH.SLICE_BOUNDS, 8 * len(words)))
             words += bounds
         self.inner.append((LAUNCH.CLAIMS, 8 * len(words)))
-        words[LAUNCH.OWNERS] = owners = len(self.walks) if self.parts > 1 else 0
-        words += [0] * (len(self.walks) * (len(bounds) - 1) + words[LAUNCH.ROUNDS] * owners)
+        words[LAUNCH.OWN] = own = len(self.walks) if self.parts > 1 else 0
+        words += [0] * (len(self.walks) * (len(bounds) - 1) + words[LAUNCH.ROUNDS] * own)
         words[LAUNCH.THREADS] = self.count
         self.inner.append((LAUNCH.WORKSPACE_CLAIMS, 8 * len(words)))
         words += [0] * self.count
@@ -340,12 +345,12 @@ class Program(Launched):
         over all rows one for each thread.
 
         There is a gap between what two threads write. Without it they slow each other down: a core, and our own code,
-        fetch lines ahead that the other core is about to write. (4 KB are not enough: measured on Zen 4.)
+        fetch lines ahead that the other core is about to write.
         """
         words, size, gap = self.words, self.form.target.size, GAP if self.count > 1 else 0
         self.head = -(-len(words) * 8 // size // 64) * 64 * size
-        of_part, of_thread = max(self.areas[1:], default=0) * size + gap, self.outer_workspace * size + gap
-        parts_at = self.head + self.areas[0] * size + gap
+        of_part, of_thread = (n and n * size + gap for n in (max(self.areas[1:], default=0), self.outer_workspace))
+        parts_at = self.head + self.areas[0] * size + (gap if of_part or of_thread else 0)
         threads_at = parts_at + (len(self.areas) - 1) * of_part
         for word, area, before in self.reserved:
             start = parts_at + (area - 1) * of_part if area else self.head
@@ -355,9 +360,7 @@ class Program(Launched):
                 words[at + PRODUCT.PARTIAL_SIZE] = len(self.walks) // self.parts * of_part
         words[LAUNCH.WORKSPACE_SIZE] = of_thread
         self.slots.append((LAUNCH.WORKSPACE, WORKSPACE, threads_at))
-        self.bytes = threads_at + (self.count * of_thread if self.outer_workspace else 0)
-        if self.parts > 1:
-            self.bytes = max(self.bytes, HUGE)
+        self.bytes = threads_at + self.count * of_thread
 
 
 class Chain(Launched):

@@ -97,7 +97,9 @@ def team_size() -> int:
 
 
 def thread_number() -> int:
-    """Address of the function that returns the number of a thread in its team. It is the same thread in every team."""
+    """Address of the function that returns the number of a thread in its team. In most teams of one caller a
+    number is the same thread: it still has in its cache what it used last.
+    """
     omp = openmp()
     return 0 if omp is None else omp.number
 

@@ -1,4 +1,7 @@
-"""One direction of a layer. The addresses are those of matrices of rows (layout.py), if nothing else is said."""
+"""One direction of a layer, for all sequences or for a part of them.
+
+The addresses are those of matrices of rows (layout.py), if nothing else is said.
+"""
 
 from . import MOST_PARAMS, MOST_STATES
 
