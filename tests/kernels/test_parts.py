@@ -147,7 +147,7 @@ def test_any_of_the_weights_may_learn(kind, learn, dtype, set_parts) -> None:
         (32, 64, 48, 2, 2),
         (32, 64, 48, 4, 4),
         (9, 200, 48, 8, 0),  # one thread would have twice as much to do as the others
-        (40, 3, 48, 2, 0),  # the sums of the parts would be longer than what they are the sums of
+        (20, 3, 48, 2, 0),  # the sums of the parts would be longer than what they are the sums of
         (32, 64, 48, 1, 0),
     ],
 )

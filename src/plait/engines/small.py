@@ -2,7 +2,8 @@
 
 Where the arithmetic takes microseconds, so does every line of Python around it. So nothing here is decided in a call:
 the tapes of all layers, and the rows from layer to layer, are one tensor, and a launch runs all layers. It computes
-every product itself: stacks for which torch.mm is faster go the usual way (fused.py), with the same results.
+every product itself: stacks for which torch.mm is faster go the usual way (fused.py). The results are the same to the
+last bit, but for gradients of weights where the batch is in parts (kernels/parts.py): their sums have another order.
 """
 
 import math
