@@ -6,9 +6,10 @@ from itertools import pairwise, product
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import plait
-from plait import engines
+from plait import PlaitError, engines
 from plait.kernels import threads
 from plait.kernels.layer import Layer
 from plait.kernels.parts import Part
@@ -72,7 +73,7 @@ def set_parts(set_threads, monkeypatch):
 
 
 def found_parts() -> set[int]:
-    return {max(1, len(stack.bounds) - 1) for stack in engines.get("fused").stacks.values()}
+    return {stack.parts for stack in engines.get("fused").stacks.values()}
 
 
 def results(layer: nn.Module, x: Tensor, states: list[Tensor], d_y: Tensor) -> list[Tensor]:
@@ -216,6 +217,28 @@ def test_a_second_way_back(set_parts) -> None:
     first = torch.autograd.grad(y.square().sum(), list(layer.parameters()), retain_graph=True)
     for a, b in zip(first, torch.autograd.grad(y.square().sum(), list(layer.parameters())), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2), (2, 3), (3, 2)])
+def test_a_tape_of_other_threads(counts, set_parts) -> None:
+    """torch.utils.checkpoint computes the tape anew on the way back. Meanwhile the number of threads has changed."""
+    layer = plait.GRU(6, 19, 2, dtype=torch.float64, engine="fused")
+    x = torch.randn(5, 7, 6, dtype=torch.float64)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()))
+    set_parts(counts[0], apart=True)
+    y = checkpoint(lambda x: layer(x)[0], x, use_reentrant=False)
+    set_parts(counts[1], apart=True)
+    found = torch.autograd.grad(y.square().sum(), list(layer.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_tape_that_is_not_ours_is_refused(set_parts) -> None:
+    set_parts(2, apart=True)
+    layer = plait.GRU(6, 19, engine="fused")
+    with torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda t: t):
+        y, _ = layer(torch.randn(5, 7, 6))
+    with pytest.raises(PlaitError, match="says that it has 0 parts"):
+        y.sum().backward()
 
 
 def test_layers_that_take_the_usual_way_have_no_parts(set_parts, monkeypatch) -> None:

@@ -302,3 +302,27 @@ def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:
     deviation, change = map(float, out.split())
     assert deviation <= 1e-10
     assert change > 1e-3
+
+
+FORK = """
+import os
+import torch
+import plait
+from plait.kernels import choices
+
+choices.WORTH_A_TEAM = 0
+torch.set_num_threads(2)
+layer = plait.GRU(6, 19, 2, engine="fused")
+y, _ = layer(torch.randn(5, 8, 6))
+child = os.fork()
+if child == 0:
+    y.sum().backward()  # the launch was planned for two threads; here there is one
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@needs_fork
+def test_the_way_back_after_a_fork() -> None:
+    out, _ = finish(start(FORK))
+    assert out.split() == ["3"]

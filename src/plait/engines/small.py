@@ -6,6 +6,7 @@ every product itself: stacks for which torch.mm is faster go the usual way (fuse
 last bit, but for gradients of weights where the batch is in parts (kernels/parts.py): their sums have another order.
 """
 
+import ctypes
 import math
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..cells import Cell
+from ..errors import PlaitError
 from ..kernels import costs, pool
 from ..kernels.addresses import OfStack
 from ..kernels.choices import Packs, folds
@@ -60,7 +62,8 @@ class SmallStack:
         self.of_states = [(self.L * D, sizes.B, width) for width in self.widths]
         self.rooms = [q.room(self.layout, 1) for q in ps[:D]]
         parts = [*[room.total for room in self.rooms] * self.L, *[self.N * self.wide] * (self.L - 1)]
-        *starts, self.total = accumulate((-(-n // ALIGNED) * ALIGNED for n in parts), initial=0)
+        *starts, self.mark = accumulate((-(-n // ALIGNED) * ALIGNED for n in parts), initial=0)
+        self.total = self.mark + ALIGNED  # the number of parts comes last
         self.tapes, self.rows = starts[: self.L * D], starts[self.L * D :]
         size = p.weights.w_ih.itemsize
         self.bytes = self.total * size
@@ -73,20 +76,21 @@ class SmallStack:
         self.of_masks = [self.of_rows] * (self.L - 1 if sizes.dropout else 0)
         self.expected = [*self.shapes, (sizes.T, sizes.B, sizes.I), self.of_rows, *self.of_states, (self.total,)]
         self.expected += self.of_masks
-        self.bounds: Sequence[int] = ()  # of the parts of the batch; none: it is one part
-        bounds, layers = self.layout.shares(-(-sizes.threads // D)), [self.layer(k) for k in range(self.L)]
-        if len(bounds) > 2 and all(layer.separates(len(bounds) - 1) for layer in layers):
-            self.bounds = bounds
+        self.parts = 1  # of the batch
+        most, layers = min(sizes.B, -(-sizes.threads // D)), [self.layer(k) for k in range(self.L)]
+        if most > 1 and all(layer.separates(most) for layer in layers):
+            self.parts = most
         there, count = self.forward_programs(), 1 + len(self.widths) * sizes.stateful + len(self.shapes)
         is_alike = [q.weights.w_ih.shape[1] for q in ps[::D]] == self.inputs and len({(q.H, q.P) for q in ps}) == 1
         self.is_whole = is_alike and not any(program.left for program in there)  # then the launch computes all products
         if self.is_whole:
-            self.is_whole = not any(program.left for program in self.backward_programs((True,) * count, self.wide))
+            back = self.backward_programs((True,) * count, self.wide, self.parts)
+            self.is_whole = not any(program.left for program in back)
         self.there = self.launches(there)
         self.back: dict[tuple[Any, ...], list[Launched]] = {}
 
     # --- made once
-    def layer(self, k: int, back: bool = False) -> Layer:
+    def layer(self, k: int, parts: int = 1, *, back: bool = False) -> Layer:
         s, N, wide = self.sizes, self.N, self.wide
         in_parts = not s.dropout  # the rows between layers; masks are drawn for rows as they come
         table = OfStack(
@@ -101,6 +105,7 @@ class SmallStack:
             rows=self.rows,
             d_rows=[j % 2 * N * wide for j in range(self.L - 1)],  # a layer reads one and writes the other
             in_tape=[room.matrices for room in self.rooms],
+            mark=self.mark,
             back=back,
         )
         return Layer(
@@ -117,7 +122,8 @@ class SmallStack:
             reverse=[False, True][: s.D],
             packs=Packs(),
             folded=folds(self.schedule, self.form, s.B, self.inputs[k], self.H, self.widths[0]),
-            bounds=self.bounds,
+            bounds=self.layout.shares(parts) if parts > 1 else (),
+            marked=k == 0,
             x_in_parts=in_parts and k > 0,
             rows_in_parts=in_parts and k < self.L - 1,
             lenient=LENIENT if k or s.learns_x else math.inf,
@@ -125,17 +131,17 @@ class SmallStack:
 
     def forward_programs(self) -> list[Program]:
         options: dict[str, Any] = {"stateful": self.sizes.stateful, "stride": self.wide}
-        layers = [self.layer(k, False) for k in range(self.L)]
+        layers = [self.layer(k, self.parts) for k in range(self.L)]
         return [layer.forward(layer.choices(False, True), project=True, **options) for layer in layers]
 
-    def backward_programs(self, needs: Sequence[bool], stride: int) -> list[Program]:
+    def backward_programs(self, needs: Sequence[bool], stride: int, parts: int) -> list[Program]:
         """From the last layer down to the first that is needed. stride: from row to row of d_ of the output."""
         D, L, each = self.sizes.D, self.L, len(self.names)
         S = len(self.widths) if self.sizes.stateful else 0
         of_states, of_weights = any(needs[1 : 1 + S]), needs[1 + S :]
         groups = [tuple(of_weights[j * each : (j + 1) * each]) for j in range(L * D)]
         below = [needs[0] or of_states or any(map(any, groups[: k * D])) for k in range(L + 1)]
-        layers = [self.layer(k, True) for k in range(L)]
+        layers = [self.layer(k, parts, back=True) for k in range(L)]
         return [
             layers[k].backward(
                 layers[k].choices(True, False),
@@ -185,6 +191,16 @@ class SmallStack:
             launch.run(addresses)
         return y, finals, memory
 
+    def parts_of(self, memory: Tensor) -> int:
+        """In how many parts a tape is. It may not be this object's: torch.utils.checkpoint computes it once more on the
+        way back, maybe with another number of threads.
+        """
+        kind = ctypes.c_double if memory.itemsize == 8 else ctypes.c_float
+        found = kind.from_address(memory.data_ptr() + self.mark * memory.itemsize).value
+        if found not in range(1, self.sizes.B + 1):
+            raise PlaitError(f"a saved tensor says that it has {found:g} parts: it is not what the layer has saved.")
+        return int(found)
+
     def backward(
         self,
         x: Tensor,
@@ -203,10 +219,11 @@ class SmallStack:
         found = *weights, x, d_rows, *d_finals, memory, *masks
         check_shapes(zip(self.called, found, self.expected, strict=False), self.sizes.dtype)
         d_rows, stride = rows_of(d_rows, x, self.wide)
-        key = (stride, *needs)
+        parts = self.parts_of(memory)
+        key = (parts, stride, *needs)
         launches = self.back.get(key)
         if launches is None:
-            launches = self.back[key] = self.launches(self.backward_programs(needs, stride))
+            launches = self.back[key] = self.launches(self.backward_programs(needs, stride, parts))
         S = len(states)
         of_states, of_weights = needs[1 : 1 + S], needs[1 + S :]
         d_last = [None if d is None else d.contiguous() for d in d_finals]

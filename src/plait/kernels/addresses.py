@@ -146,6 +146,7 @@ class OfStack(Table):
     rows: Sequence[int]  # the same for the rows that a layer gives to the next
     d_rows: Sequence[int]  # the same for their gradients, in `between`
     in_tape: Sequence[Mapping[tuple[str, int], int]]  # per direction
+    mark: int  # the same for the number of parts
     back: bool
     ragged = False
 
@@ -160,6 +161,8 @@ class OfStack(Table):
                 return STARTS, 0  # there is none: that address is 0, because the batch is dense
             number = mine * each + self.weights.index(name.removeprefix("d_"))
             return first + len(OF_STACK) + number + (self.layers * self.D * each if name[:2] == "d_" else 0), 0
+        if name == "mark":
+            return first + OF_STACK.index("memory"), self.mark
         if name == "x" and self.layer:
             return first + OF_STACK.index("memory"), self.rows[self.layer - 1]
         if name == "d_x" and self.layer:

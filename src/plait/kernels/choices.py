@@ -73,6 +73,7 @@ class Sized:
     bounds: Sequence[int] = ()  # of the parts of the batch (parts.py); none: it is one part
     x_in_parts: bool = False  # the rows of x are
     rows_in_parts: bool = False  # those of the output
+    marked: bool = False  # the tape says in how many parts it is
     lenient: float = 1.0  # the launch computes d_x if it takes so many times as long as torch.mm, or less
 
     def __post_init__(self) -> None:
@@ -108,11 +109,12 @@ class Sized:
         N, GH, I = self.layout.N, self.G * self.H, self.I
         if back:
             count = self.team(I)
-            is_ours = self.ours(N, I, GH, count, self.lenient)
+            is_ours = self.part_count > 1 or self.ours(N, I, GH, count, self.lenient)
         else:
             is_ours = project and not self.folded and self.ours(N, GH, I, self.count)
             count = self.team(I if project and (is_ours or self.folded) else 0)
-        shared = not self.unites and split.by_units(self.costs, self.form, self.layout, self.H, self.D, count)
+        can_share = not self.unites and self.part_count == 1
+        shared = can_share and split.by_units(self.costs, self.form, self.layout, self.H, self.D, count)
         over_rows = back and ours_over_rows(self.schedule, I + self.P, N)
         return Choices(count, shared, is_ours, over_rows, self.layout.T == 1)
 

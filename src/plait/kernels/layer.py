@@ -24,6 +24,8 @@ class Layer(Sized):
         form, GH = self.form, self.G * self.H
         program = self.program(choices, back=False)
         packed: dict[int, int] = {}
+        if self.marked:
+            program.mark(Where(0, "mark"))
         if project and not self.folded and not choices.is_ours:
             program.left += [Left(d, "wx") for d in range(self.D)]
         for at, part in zip(program.walks, self.parts, strict=True):

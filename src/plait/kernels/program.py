@@ -8,6 +8,7 @@ addresses differ, and for ragged batches the numbers of steps and rows, which co
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from struct import pack, unpack
 from typing import NamedTuple
 
 from . import compiler, pool, records, threads
@@ -259,7 +260,7 @@ class Program(Launched):
             CHUNKS=chunks,
             PACK_SIDE=self.leaves["plait_pack_side"],
             WRITE=self.leaves["plait_write"],
-            ONE=0x3FF0000000000000 if target.double else 0x3F8000003F800000,
+            ONE=bits_of(target.double, 1),
         )
         most, some = -(-blocks // groups), -(-tiles // chunks)
         panels = most * (records.PIECE + 1) * target.width
@@ -307,6 +308,11 @@ class Program(Launched):
                 self.slots.append((first + k * COPY.COPY_SIZE + word, self.table.end + k * COPY.GIVEN + word, 0))
         self.words[LAUNCH.COPIES], self.words[LAUNCH.COPIES_AFTER] = before, after
         self.inner.append((LAUNCH.FIRST_COPY, 8 * first))
+
+    def mark(self, where: Where) -> None:
+        """The launch writes the number of parts there: twice, if numbers are short."""
+        self.point(LAUNCH.MARK, where)
+        self.words[LAUNCH.MARK_VALUE] = bits_of(self.form.target.double, self.parts)
 
     def unite(self, walk: int) -> None:
         """Lets the walk compute the last product, step by step."""
@@ -380,6 +386,12 @@ class Chain(Launched):
                 self.inner.append((first + LAUNCH.NEXT, 8 * len(self.words)))
         self.bytes = heads + max(p.bytes - p.head for p in programs)
         self.seal()
+
+
+def bits_of(double: bool, number: int) -> int:
+    """A word that is that number, or twice that number if numbers are short."""
+    word: int = unpack("=q", pack("=d", number) if double else pack("=2f", number, number))[0]
+    return word
 
 
 def rows_at_once(tile: int, threads: int, M: int, row: int) -> int:

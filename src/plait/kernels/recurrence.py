@@ -350,6 +350,8 @@ def start(program, addresses, block, parallel):
     table += slots * 3 * 8
     for i in range(inner):
         put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
+    if get(block, LAUNCH.MARK):
+        put(get(block, LAUNCH.MARK), 0, get(block, LAUNCH.MARK_VALUE))
     if parallel:
         call4(parallel, get(program, records.KERNEL), block, get(program, records.COUNT), 0)
     else:

@@ -120,7 +120,7 @@ def run(program: int, addresses: int, workspace: int, count: int) -> None:
 
     The first three arguments are addresses.
     """
-    omp = openmp() if count > 1 else None
+    omp = openmp() if count > 1 and not _forked else None
     if omp is not None and _team.acquire(blocking=False):
         try:
             start()(program, addresses, workspace, omp.parallel)

@@ -22,4 +22,5 @@ WHO = 44  # address of omp_get_thread_num
 CLAIMS = 45  # address of tickets: who gets 0 takes a slice of a walk; or, in a round, the products of a walk
 OWN = 46  # how many walks have products of their own: all of them if they are parts, else none
 THREADS, WORKSPACE_CLAIMS = 47, 48  # how many may come; address of tickets: who gets 0 takes that workspace
+MARK, MARK_VALUE = 49, 50  # address of a word, or 0, and what is written there: how the rows of a tape are ordered
 LAUNCH_SIZE = 56
