@@ -182,6 +182,7 @@ for lengths in (torch.tensor([3, 9, 1, 9, 4]), None):
     for way in (False, True):
         split.by_units = lambda *_: way
         get("fused").stacks.clear()
+        layer._plait_ready = None  # it remembers what ran it
         for _ in range(times):
             worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
 print(*{launch.count for stack in get("fused").stacks.values() for launch in stack.there}, worst)
