@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cach
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 LINE = 8  # words of a line of the cache
-GAP = 1 << 16  # bytes between what two threads write: see Program.lay_out
+GAP, GAPS = 1 << 16, 1 << 20  # bytes between what two threads write, and between all parts: see Program.lay_out
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
@@ -351,9 +351,11 @@ class Program(Launched):
         over all rows one for each thread.
 
         There is a gap between what two threads write. Without it they slow each other down: a core, and our own code,
-        fetch lines ahead that the other core is about to write.
+        fetch lines ahead that the other core is about to write. On two cores of Zen 4 that do not share a cache, a gap
+        of 4 KB gains up to 2 % of a step, 64 KB up to 13 %, 256 KB 1 to 3 % more.
         """
-        words, size, gap = self.words, self.form.target.size, GAP if self.count > 1 else 0
+        words, size = self.words, self.form.target.size
+        gap = 0 if self.count == 1 else GAP if self.parts == 1 else max(GAP, GAPS // self.parts)
         self.head = -(-len(words) * 8 // size // 64) * 64 * size
         of_part, of_thread = (n and n * size + gap for n in (max(self.areas[1:], default=0), self.outer_workspace))
         parts_at = self.head + self.areas[0] * size + (gap if of_part or of_thread else 0)
