@@ -312,6 +312,8 @@ def run_one(launch):
     team, me = 1, 0
     if get(launch, LAUNCH.ALONE) == 0:
         team, me = call0(get(launch, LAUNCH.TEAM)), call0(get(launch, LAUNCH.WHO))
+    if me == 0 and get(launch, LAUNCH.MARK):  # the calling thread
+        put(get(launch, LAUNCH.MARK), 0, get(launch, LAUNCH.MARK_VALUE))
     make_ready(launch, back)
     if not back:
         call2(get(launch, LAUNCH.MULTIPLY), launch, me)
@@ -350,8 +352,6 @@ def start(program, addresses, block, parallel):
     table += slots * 3 * 8
     for i in range(inner):
         put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
-    if get(block, LAUNCH.MARK):
-        put(get(block, LAUNCH.MARK), 0, get(block, LAUNCH.MARK_VALUE))
     if parallel:
         call4(parallel, get(program, records.KERNEL), block, get(program, records.COUNT), 0)
     else:
