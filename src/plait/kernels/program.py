@@ -132,13 +132,17 @@ class Program(Launched):
         (place,) = [place for place in self.reserved if place.word == other]
         self.reserved.append(place._replace(word=word))
 
+    def new_product(self) -> int:
+        """Where its record begins."""
+        self.products.append(len(self.words))
+        self.words += [0] * PRODUCT.PRODUCT_SIZE
+        return self.products[-1]
+
     def product(
         self, factor: Where, *, each: int, columns: int, depth: int, row: int, transposed: bool, owner: int | None
     ) -> int:
         """row: numbers per row of the factor. owner: the walk that it is part of; None for a whole sequence."""
-        at, target = len(self.words), self.form.target
-        self.words += [0] * PRODUCT.PRODUCT_SIZE
-        self.products.append(at)
+        at, target = self.new_product(), self.form.target
         self.set(
             at,
             SIZE=target.size,
@@ -213,12 +217,11 @@ class Program(Launched):
         row = K if transposed else N
         at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
         self.run_of(at, K, K, a)
-        row = N * target.size
-        self.set(
-            at, C_ROW=row, ROUND=round, OF_WALK=self.walk_of(part), STEP=part.B, C_SKIP=part.skipped(in_parts) * row
-        )
+        c_row = N * target.size
+        self.set(at, C_ROW=c_row, C_SKIP=part.skipped(in_parts) * c_row, STEP=part.B)
+        self.set(at, ROUND=round, OF_WALK=self.walk_of(part))
         self.size(at + PRODUCT.M, "N", M)
-        self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.each(part), M, K * target.size))
+        self.size(at + PRODUCT.CHUNK, "chunk", rows_at_once(target.rows, self.threads_each, M, K * target.size))
         self.point(at + PRODUCT.C, c)
         return at
 
@@ -246,7 +249,7 @@ class Program(Launched):
         for k, total in enumerate(sums):
             self.result(at + PRODUCT.SUMS + k, total, columns, part)
         blocks, tiles = -(-columns // target.width), sum(-(-side.columns // target.rows) for side in sides)
-        groups, count = -(-columns // MOST_COLUMNS), self.each(part)
+        groups, count = -(-columns // MOST_COLUMNS), self.threads_each
         groups = min(blocks, -(-groups // count) * count)
         chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-count // groups)))
         self.set(
@@ -268,8 +271,9 @@ class Program(Launched):
         size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
         self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
 
-    def each(self, part: Part) -> int:
-        """How many threads compute a product of that part."""
+    @property
+    def threads_each(self) -> int:
+        """How many threads compute a product of a whole sequence."""
         return self.count if self.parts == 1 else 1
 
     def walk_of(self, part: Part) -> int:
@@ -288,9 +292,7 @@ class Program(Launched):
         """Sums over parts, in a round of their own after all others."""
         last = 1 + max((self.words[at + PRODUCT.ROUND] for at in self.products), default=0)
         for where, (numbers, word) in self.partial.items():
-            at = len(self.words)
-            self.words += [0] * PRODUCT.PRODUCT_SIZE
-            self.products.append(at)
+            at = self.new_product()
             self.set(at, SIZE=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=last, OF_WALK=-1)
             self.set(at, ADD_BIAS=self.leaves["plait_add_bias"])
             self.point(at + PRODUCT.C, where)

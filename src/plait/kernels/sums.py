@@ -42,17 +42,26 @@ def column_of(product, side, number):
     return columns_of(product, side) * number // tiles_of(product, side)
 
 
-@compiled(8)
-def pack_side(product, side, column, row, size, start, depth, to):
+@compiled(4, Int)
+def place_of(product, side, k, column):
+    """The address of a number of a side, in row k. A part skips rows of others after each step."""
+    run, skip = side * PRODUCT.PER_RUN, get(product, PRODUCT.SIDE_SKIP + side)
+    place = get(product, PRODUCT.RUN + run) + k * get(product, PRODUCT.RUN_ROW + run)
+    if skip:
+        place += k // get(product, PRODUCT.STEP) * skip
+    return place + column * get(product, PRODUCT.SIZE)
+
+
+@compiled(7)
+def pack_side(product, side, column, size, start, depth, to):
     """`size` columns of a side, `column` and following, in `depth` rows, `start` and following."""
     SIZE, leaf, k = get(product, PRODUCT.SIZE), get(product, PRODUCT.PACK_SIDE), start
-    origin = get(product, PRODUCT.RUN + side * PRODUCT.PER_RUN) + column * SIZE
-    step, skip = get(product, PRODUCT.STEP), get(product, PRODUCT.SIDE_SKIP + side)
+    row, step = get(product, PRODUCT.RUN_ROW + side * PRODUCT.PER_RUN), get(product, PRODUCT.STEP)
     while k < start + depth:
-        some, skipped = start + depth - k, 0
-        if skip:
-            some, skipped = min(some, step - k % step), k // step * skip
-        call6(leaf, to + (k - start) * size * SIZE, origin + k * row + skipped, row, some, size, 0)
+        some = start + depth - k
+        if get(product, PRODUCT.SIDE_SKIP + side):
+            some = min(some, step - k % step)
+        call6(leaf, to + (k - start) * size * SIZE, place_of(product, side, k, column), row, some, size, 0)
         k += some
 
 
@@ -68,12 +77,7 @@ def fetch(origin, size):
 @compiled(5)
 def fetch_side(product, side, k, column, last):
     """Prefetches row k of a side, from one column to another."""
-    SIZE, run = get(product, PRODUCT.SIZE), side * PRODUCT.PER_RUN
-    place = get(product, PRODUCT.RUN + run) + k * get(product, PRODUCT.RUN_ROW + run) + column * SIZE
-    skip = get(product, PRODUCT.SIDE_SKIP + side)
-    if skip:
-        place += k // get(product, PRODUCT.STEP) * skip
-    fetch(place, (last - column) * SIZE)
+    fetch(place_of(product, side, k, column), (last - column) * get(product, PRODUCT.SIZE))
 
 
 @compiled(2)
@@ -90,10 +94,10 @@ def add_parts(product, item):
 
 @compiled(3)
 def outer_product(product, item, workspace):
-    """Piece number `item` of C': the columns of some sides times some blocks of columns of B, summed over parts of K.
+    """Piece number `item` of C': the columns of some sides times some blocks of columns of B, summed over pieces of K.
 
-    Both factors are packed, part by part, so that a tile reads them from the first two caches. The results stay in the
-    workspace until all parts are added. Then they are written, transposed.
+    Both factors are packed, piece by piece, so that a tile reads them from the first two caches. The results stay in
+    the workspace until all pieces are added. Then they are written, transposed.
     """
     SIZE, WIDTH, TILE_ROWS = get(product, PRODUCT.SIZE), get(product, PRODUCT.WIDTH), get(product, PRODUCT.TILE_ROWS)
     K, COLUMNS, factor = get(product, PRODUCT.DEPTH), get(product, PRODUCT.COLUMNS), get(product, PRODUCT.FACTOR_ROW)
@@ -121,9 +125,9 @@ def outer_product(product, item, workspace):
         stride, done, fetched = (depth + 1) * line, 0, start + depth
         for number in range(begin, end):
             side = side_of(product, number)
-            column, row = column_of(product, side, number), get(product, PRODUCT.RUN_ROW + side * PRODUCT.PER_RUN)
+            column = column_of(product, side, number)
             size, to = column_of(product, side, number + 1) - column, sides + (number - begin) * packed
-            pack_side(product, side, column, row, size, start, depth, to)
+            pack_side(product, side, column, size, start, depth, to)
         for j in range(last - block):
             unit, panel = (block + j) * WIDTH, panels + j * stride
             origin = get(product, PRODUCT.FACTOR) + start * factor + unit * SIZE
