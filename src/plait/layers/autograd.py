@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
+from .readable import are_mapped
 from .stack import Stack
 
 NOTHING = nullcontext()
@@ -40,6 +41,12 @@ def no_vmap(engine: str) -> PlaitError:
 
 def no_jvp(engine: str) -> PlaitError:
     return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
+
+
+def check_alone(stack: Stack, what: str) -> None:
+    """torch's operators know of no other process."""
+    if any(visit.link is not None for call in stack.calls for visit in call.visits):
+        raise PlaitError(f"{what} on time ranks are not supported: use one process, or data ranks.")
 
 
 class Traced:
@@ -76,6 +83,10 @@ class Recurrence(torch.autograd.Function):
         stack, needs, saved = ctx.stack, ctx.needs_input_grad[1:], ctx.saved_tensors
         x, tensors, kept = saved[0], saved[1 : ctx.end], saved[ctx.end :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
+        if once and are_mapped((d_rows, *d_finals)):
+            check_alone(stack, "several gradients at once")
+            with without_autocast(x.device):
+                return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), (d_rows, *d_finals), needs)
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
@@ -83,8 +94,7 @@ class Recurrence(torch.autograd.Function):
                     kept = stack.run(x, tensors, masks=stack.masks(kept))[2]
             if once:
                 return None, *stack.run_vjp(x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
-            if any(visit.link is not None for call in stack.calls for visit in call.visits):
-                raise PlaitError("second derivatives on time ranks are not supported: use one process, or data ranks.")
+            check_alone(stack, "second derivatives")
             shapes = stack.shapes(x, tensors)
             d_outputs = [
                 x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)

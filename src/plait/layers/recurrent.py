@@ -20,6 +20,7 @@ from ..solvers import EXACT, Pasts, Serial, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
+from .readable import are_readable
 from .ready import Ready, all_learn
 from .stack import Stack
 
@@ -75,7 +76,7 @@ class Recurrent(nn.RNNBase):
             ready = self._plait_ready
             if ready is not None and ready.fits(self, input):
                 x, weights = cast(Tensor, input), self._plait_weights(2 if self.bidirectional else 1)
-                if all_learn(x, weights):  # the sizes are the same
+                if all_learn(x, weights) and are_readable(chain(*weights)):  # the sizes are the same
                     x = (x.transpose(0, 1) if self.batch_first else x).contiguous()
                     y, *last = autograd.apply(ready, x, [*chain(*weights)])
                     return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
@@ -199,7 +200,11 @@ class Recurrent(nn.RNNBase):
         weights = self._plait_weights(D)
         dropout = self.dropout if self.training else 0.0
         states, finals = hx or (), []
-        opaque = torch.compiler.is_compiling() and why_untraceable(call.cell) is None and visits is None
+        compiling = torch.compiler.is_compiling()
+        is_fake = not compiling and not are_readable((x, *states, *chain(*weights)))
+        if is_fake and visits is not None:
+            raise PlaitError(f"solver {solver} needs numbers, and fake tensors have none: use plait.Serial() for them.")
+        opaque = (compiling or is_fake) and why_untraceable(call.cell) is None and visits is None
         is_one = padding is not None or (
             not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
         )

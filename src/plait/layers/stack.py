@@ -193,6 +193,19 @@ class Stack:
             finals.append(last)
         return x, *(torch.cat(some) for some in zip(*finals, strict=True))
 
+    def vjp_on_operators(
+        self,
+        x: Tensor,
+        tensors: Sequence[Tensor],
+        masks: Sequence[Tensor],
+        d_outputs: Sequence[Tensor | None],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """As run_vjp, by autograd: for gradients that stand for several at once (readable.py)."""
+        outputs, pull, *_ = torch.func.vjp(lambda x, *tensors: self.differentiable(x, tensors, masks), x, *tensors)
+        d = tuple(torch.zeros_like(y) if d is None else d for y, d in zip(outputs, d_outputs, strict=True))
+        return [g if n else None for g, n in zip(pull(d), needs, strict=True)]
+
 
 def plain(t: Tensor) -> Tensor:
     """Contiguous, and not negated lazily, such as z.conj().imag is: as a kernel reads it."""
