@@ -1,6 +1,7 @@
 """What work costs here: measured once, stored with the compiled code, kept by a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,11 @@ import pytest
 from plait.cells import get
 from plait.errors import PlaitError
 from plait.kernels import costs
-from plait.kernels.choices import Packs
+from plait.kernels.choices import Packs, ours_over_rows
 from plait.kernels.costs import BUILT_IN, Costs
 from plait.kernels.layer import Layer
 from plait.kernels.schedule import DEFAULT
-from plait.kernels.target import Form
+from plait.kernels.target import Form, Target
 from plait.layout import Layout
 
 FORM = Form(get("rnn"), 1, DEFAULT.target(False))
@@ -73,3 +74,29 @@ def test_the_faster_one_computes_a_product() -> None:
     assert not layer(quick).ours(1000, 512, 512, 1)
     assert layer(quick).ours(4, 8, 8, 1)  # a call would take longer
     assert layer(quick, lasting=True).ours(100, 512, 512, 1)
+
+
+def test_a_small_tile_is_measured_by_its_work_not_by_its_call() -> None:
+    """A tile of 6 x 16 with sums of 256 terms took as long as to call it: it seemed to have half its rate."""
+    for lanes, rows in ((4, 6), (8, 6), (16, 14), (4, 12), (1, 1)):
+        made = Target(double=False, lanes=lanes, rows=rows)
+        work = rows * made.width * costs.terms(made)
+        assert work > 0.9 * costs.WORK or costs.terms(made) == costs.LONG
+        assert costs.terms(made) <= costs.LONG  # as many as there is memory for
+
+
+def test_torch_is_slow_if_rows_of_the_result_are_odd() -> None:
+    """Its time for N columns is that of a multiple of 8, with a share of its rate for others."""
+    even = layer(BUILT_IN._replace(rate=30e9, mm=30e9))
+    assert not even.ours(2000, 512, 200, 1)
+    assert even.ours(2000, 508, 200, 1)
+    assert not even.ours(900, 508, 200, 1)  # few rows
+
+
+def test_sums_over_rows_that_are_torchs() -> None:
+    assert ours_over_rows(DEFAULT, 500, 400, 5000)
+    assert not ours_over_rows(DEFAULT, 600, 400, 5000)
+    assert ours_over_rows(DEFAULT, 600, 400, 900)
+    assert ours_over_rows(DEFAULT, 604, 400, 5000)
+    assert ours_over_rows(DEFAULT, 600, 404, 5000)
+    assert ours_over_rows(replace(DEFAULT, torch_mm=False), 600, 400, 5000)

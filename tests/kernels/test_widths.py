@@ -20,7 +20,6 @@ from plait.kernels.tile import product_function
 AVX = ("avx", "avx2", "fma")
 SSE = Host("old", ("sse2",), "x86_64")
 HASWELL = Host("haswell", AVX, "x86_64")
-KNIGHT = Host("knl", (*AVX, "avx512f"), "x86_64")  # without avx512vl: its shorter vectors have 16 registers
 ZEN = Host("znver4", (*AVX, "avx512f", "avx512vl"), "x86_64")
 SLOWER = (("gru", True), ("lstm", False), ("lstm", True))
 NEOVERSE = Host("neoverse-n1", ("neon",), "aarch64")
@@ -32,8 +31,7 @@ NEOVERSE = Host("neoverse-n1", ("neon",), "aarch64")
     [
         (SSE, {128: (16, 6)}),
         (HASWELL, {128: (16, 6), 256: (16, 6)}),
-        (KNIGHT, {128: (16, 6), 256: (16, 6), 512: (32, 14)}),
-        (ZEN, {128: (32, 14), 256: (32, 14), 512: (32, 14)}),
+        (ZEN, {128: (16, 6), 256: (16, 6), 512: (32, 14)}),
         (NEOVERSE, {128: (32, 12)}),
     ],
     ids=lambda value: getattr(value, "name", ""),

@@ -24,7 +24,10 @@ OF_RATE = 0.85, 0.95  # what a whole product reaches of the tile's rate: others;
 THIN = 24  # columns: fewer are thin
 FEW = 384  # rows: fewer are few
 PANELS = 1 << 21  # numbers of the weights that fit into the last cache
-WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as many or more are torch.mm's
+WIDE = 1000  # of a sum over rows: columns of x and h, and rows: those with as many or more are torch.mm's,
+EVEN = 8  # if the columns are multiples. Its results have rows of so many numbers; others take it longer,
+ODD_RATE = 0.75  # with this share of its rate,
+ODD_ROWS = 1000  # if there are as many rows or more
 # When W x is part of the walk: see `folds`
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
@@ -115,7 +118,7 @@ class Sized:
             count = self.team(I if project and (is_ours or self.folded) else 0)
         can_share = not self.unites and self.part_count == 1
         shared = can_share and split.by_units(self.costs, self.form, self.layout, self.H, self.D, count)
-        over_rows = back and ours_over_rows(self.schedule, I + self.P, N)
+        over_rows = back and ours_over_rows(self.schedule, I, self.P, N)
         return Choices(count, shared, is_ours, over_rows, self.layout.T == 1)
 
     def slices(self, count: int) -> list[int]:
@@ -142,7 +145,10 @@ class Sized:
             0 if rest == 0 else target.lanes if rest <= target.lanes else target.width
         )  # the last block may be narrow
         share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (N - rest + last)
-        return work / (costs.rate * share) < lenient * (CALL + work / (costs.thin if N < THIN else costs.mm))
+        mm = costs.thin if N < THIN else costs.mm
+        if N % EVEN and M >= ODD_ROWS:
+            mm *= ODD_RATE
+        return work / (costs.rate * share) < lenient * (CALL + work / mm)
 
     def team(self, more: int) -> int:
         """How many threads: one for little work. more: columns of W that the launch multiplies with, besides R"""
@@ -169,6 +175,7 @@ def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> boo
     return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
 
 
-def ours_over_rows(schedule: Schedule, N: int, K: int) -> bool:
-    """The same for a sum over K rows, with N columns of x and h. torch.mm is faster where these are wide and long."""
-    return N < WIDE or K < WIDE or not schedule.torch_mm
+def ours_over_rows(schedule: Schedule, I: int, P: int, N: int) -> bool:
+    """The same for a sum over N rows of x and h. torch.mm is faster where these are wide and long."""
+    is_theirs = I + P >= WIDE and N >= WIDE and I % EVEN == 0 and P % EVEN == 0
+    return not (schedule.torch_mm and is_theirs)

@@ -17,10 +17,11 @@ import torch
 from ..errors import PlaitError
 from . import compiler, threads
 from .cache import opened
-from .target import Form
+from .target import Form, Target
 
 TIMES = 5  # that each is measured; the shortest counts
-DEPTH, LONG = 256, 8192  # terms of a sum whose panel is in the first cache, and of sums whose panels are not
+WORK = 1 << 17  # multiplications of a tile: then it takes longer than to call it. The first two caches hold the panel
+LONG = 8192  # terms of sums whose panels they do not hold
 MOST_OF_A_TEAM = 1e-5  # seconds
 SHARE = 2  # of a core's cache, one part in so many is for weights
 
@@ -79,6 +80,11 @@ def shortest(run: Callable[[], object]) -> float:
     return min(seconds)
 
 
+def terms(target: Target) -> int:
+    """Of the sums of a full tile that does so much work. Smaller tiles have longer sums."""
+    return min(LONG, WORK // (target.rows * target.width))
+
+
 def measured(form: Form) -> Costs:
     target, count = form.target, torch.get_num_threads()
     compiler.shared()  # it takes longest, and the user is told of it first, with or without this measurement
@@ -100,8 +106,9 @@ def measured(form: Form) -> Costs:
         return run
 
     scale = 2 if target.double else 1  # twice as many short numbers fit into a vector
-    deep, flat = (shortest(tile(target.rows, 1, depth, 50)) / 50 for depth in (DEPTH, DEPTH // 2))
-    work = scale * target.rows * target.width * DEPTH
+    each, depth = target.rows * target.width, terms(target)
+    deep, flat = (shortest(tile(target.rows, 1, some, 50)) / 50 for some in (depth, depth // 2))
+    work = scale * each * depth
     rate = min(work / 2 / max(deep - flat, 1e-9), 2 * work / deep)  # the difference is without what a call takes
     stream = most * LONG * target.width * target.size / shortest(tile(1, most, LONG, 1))
 
