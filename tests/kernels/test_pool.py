@@ -356,7 +356,8 @@ def test_what_the_upper_layer_kept_serves_a_gradient_of_the_lower_one(monkeypatc
 
     own = layer.weight_hh_l0.nbytes
     assert own < max(step()) <= 2 * own
-    assert len(blocks()) == 5  # two tapes and three of the four gradients
+    of_tensors = [block for block in blocks() if block.shelf != pool.WORKSPACES]  # one more if two threads run it
+    assert len(of_tensors) == 5  # two tapes and three of the four gradients
     monkeypatch.setattr(pool, "Block", None)
     step()
 

@@ -119,7 +119,7 @@ def tile_loops(made: Target, triple: str, cpu: str) -> list[Loop]:
 def main_loop(made: Target, triple: str, cpu: str) -> Loop:
     """Of all rows and one panel. Half the rows and two panels have as many sums, but fewer loads."""
     sums = made.rows * made.vectors
-    found = [loop for loop in tile_loops(made, triple, cpu) if len(loop.fma) == len(loop.sums) == sums]
+    found = [loop for loop in tile_loops(made, triple, cpu) if len(loop.sums) == sums]
     return max(found, key=lambda loop: loop.loads)
 
 
@@ -136,7 +136,9 @@ def test_the_tile_on_x86(cpu: Host, bits: int, double: bool) -> None:
     assert all(re.fullmatch(rf"vfmadd\w+p[sd]\s.*{register}\d+", line) for line in loop.fma)
     assert {name for line in loop.fma for name in re.findall(r"%\wmm", line)} == {register}
     assert loop.spills == []
-    assert loop.loads == made.rows + made.vectors
+    turns, rest = divmod(len(loop.fma), len(loop.sums))  # LLVM may take two terms in a turn
+    assert (turns in (1, 2), rest) == (True, 0)
+    assert loop.loads == turns * (made.rows + made.vectors)
     assert len(loop.text) <= len(loop.fma) + loop.loads + 20  # the rest are counters and addresses
 
 
