@@ -52,7 +52,7 @@ class Peak:
             (PEAK.EACH, EACH),
         ):
             words[word] = value
-        # no slots and no inner pointers: the addresses are known (program.py)
+        # no slots and no inner pointers: the addresses are known (launched.py)
         self.program = array("q", [compiler.peak(), self.count, len(words), 0, 0, *words])
 
     def burst(self) -> float:

@@ -20,8 +20,9 @@ from ..errors import PlaitError
 from ..kernels import costs, pool
 from ..kernels.addresses import OfStack
 from ..kernels.choices import Packs, folds
+from ..kernels.launched import Chain, Launched
 from ..kernels.layer import Layer
-from ..kernels.program import Chain, Launched, Program
+from ..kernels.program import Program
 from ..kernels.schedule import Schedule
 from ..kernels.target import Form
 from ..layout import Layout

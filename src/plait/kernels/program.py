@@ -1,18 +1,16 @@
-"""A call of the compiled code, made ready once for all calls with the same shapes.
+"""A program: what a launch does, made ready once for all calls with the same shapes.
 
-A kernel reads one block of 64-bit words: the launch, the walks, the products (records/). From call to call only the
-addresses differ, and for ragged batches the numbers of steps and rows, which come with them. plait_start
-(recurrence.py) copies the block into the memory of the call and writes these into it.
+A kernel reads one block of 64-bit words: the launch, the walks, the products (records/). layer.py writes them here.
 """
 
-from array import array
 from collections.abc import Sequence
-from itertools import chain
 from struct import pack, unpack
 from typing import NamedTuple
 
-from . import compiler, pool, records, threads
+from . import compiler, records, threads
 from .addresses import FIRST, SIZES, STARTS, WORKSPACE, OfLayer, Table, Where
+from .areas import Areas, aligned
+from .launched import Launched
 from .parts import Part
 from .records import copy as COPY
 from .records import launch as LAUNCH
@@ -24,7 +22,6 @@ CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cach
 FEW_BYTES = 3 << 18  # bytes of rows that are not cut into chunks: to read all panels again would cost more
 FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 LINE = 8  # words of a line of the cache
-GAP, GAPS = 1 << 16, 1 << 20  # bytes between what two threads write, and between all parts: see Program.lay_out
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 # Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
 MOST_COLUMNS, MOST_ROWS = 256, 224
@@ -40,14 +37,6 @@ class Left(NamedTuple):
     end: int = 0
 
 
-class Reserved(NamedTuple):
-    """Memory in the workspace."""
-
-    word: int  # will be its address
-    area: int
-    before: int  # numbers before it in that area
-
-
 class Side(NamedTuple):
     """A factor of a sum over all rows, and its place for the result."""
 
@@ -55,30 +44,6 @@ class Side(NamedTuple):
     columns: int
     c: Where
     in_parts: bool  # its rows are
-
-
-class Launched:
-    """What can run any number of times, on `count` threads."""
-
-    count: int
-    bytes: int  # of the workspace with the block
-    words: list[int]
-    slots: list[tuple[int, int, int]]  # word, number of the address, bytes after it
-    inner: list[tuple[int, int]]  # word, bytes from the beginning of the block to what it points to
-
-    def seal(self) -> None:
-        table = chain(*self.slots, *self.inner)
-        lead = (compiler.shared()["plait_run"], self.count, len(self.words), len(self.slots), len(self.inner))
-        self.memory = array("q", [*lead, *self.words, *table])
-        self.address = self.memory.buffer_info()[0]
-
-    def run(self, addresses: Sequence[int]) -> None:
-        """With the addresses in the order of the table, without that of the workspace."""
-        workspace = pool.workspace(self.bytes)
-        memory = workspace.address
-        words = array("q", [memory, *addresses])
-        threads.run(self.address, words.buffer_info()[0], memory, self.count)
-        pool.put(workspace)
 
 
 class Program(Launched):
@@ -92,13 +57,9 @@ class Program(Launched):
         self.products: list[int] = []
         self.whole = 0  # the number of the first product of a whole sequence
         self.slots, self.inner = [], []
-        self.reserved: list[Reserved] = []
-        # numbers in each area: that of all threads; for each walk of a part, that of its thread
-        self.areas = [0] * (1 + (walks if parts > 1 else 0))
-        self.outer_workspace = 0  # numbers for each thread: of the sum over all rows that needs most
+        self.areas = Areas(count, walks, parts, form.target.size)
         self.partial: dict[Where, tuple[int, int]] = {}  # sums over parts: numbers, and the word of the first part
         self.left: list[Left] = []  # what torch has to compute
-        self.head = self.bytes = 0  # of the block in the workspace, and of both
 
     # --- writing it
     def set(self, at: int, **fields: int) -> None:
@@ -123,14 +84,7 @@ class Program(Launched):
 
     def reserve(self, word: int, numbers: int, part: Part | None = None) -> None:
         """Memory for the time of the call; the word will be its address. part: whose thread alone uses it"""
-        area = 0 if part is None or self.parts == 1 else 1 + self.walk_of(part)
-        self.reserved.append(Reserved(word, area, self.areas[area]))
-        self.areas[area] += -(-numbers // 64) * 64
-
-    def again(self, word: int, other: int) -> None:
-        """The memory that was reserved for another word."""
-        (place,) = [place for place in self.reserved if place.word == other]
-        self.reserved.append(place._replace(word=word))
+        self.areas.reserve(word, numbers, 0 if part is None or self.parts == 1 else 1 + self.walk_of(part))
 
     def new_product(self) -> int:
         """Where its record begins."""
@@ -178,7 +132,7 @@ class Program(Launched):
             self.point(at + PRODUCT.PANELS, lasting)
             self.set(at, READY=ready or same is not None)
         elif same is not None:
-            self.again(at + PRODUCT.PANELS, same + PRODUCT.PANELS)
+            self.areas.again(at + PRODUCT.PANELS, same + PRODUCT.PANELS)
             self.set(at, READY=1)
         else:
             blocks = -(-words[at + PRODUCT.COLUMNS] // width) * words[at + PRODUCT.EACH]
@@ -269,7 +223,7 @@ class Program(Launched):
         panels = most * (records.PIECE + 1) * target.width
         packed = some * (records.PIECE * target.rows + target.width)
         size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
-        self.outer_workspace = max(self.outer_workspace, -(-size // 64) * 64)
+        self.areas.reserve_sums(size)
 
     @property
     def threads_each(self) -> int:
@@ -296,7 +250,7 @@ class Program(Launched):
             self.set(at, SIZE=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=last, OF_WALK=-1)
             self.set(at, ADD_BIAS=self.leaves["plait_add_bias"])
             self.point(at + PRODUCT.C, where)
-            self.again(at + PRODUCT.PARTIAL, word)
+            self.areas.again(at + PRODUCT.PARTIAL, word)
 
     def copies(self, before: int, after: int) -> None:
         """Rows that are copied before the walks and after all else (records/copy.py). All about a copy comes with each
@@ -349,47 +303,17 @@ class Program(Launched):
         self.seal()
 
     def lay_out(self) -> None:
-        """The block comes first in the workspace, then the areas: that of all threads, those of the parts, and for sums
-        over all rows one for each thread.
-
-        There is a gap between what two threads write. Without it they slow each other down: a core, and our own code,
-        fetch lines ahead that the other core is about to write. On two cores of Zen 4 that do not share a cache, a gap
-        of 4 KB gains up to 2 % of a step, 64 KB up to 13 %, 256 KB 1 to 3 % more.
-        """
-        words, size = self.words, self.form.target.size
-        gap = 0 if self.count == 1 else GAP if self.parts == 1 else max(GAP, GAPS // self.parts)
-        self.head = -(-len(words) * 8 // size // 64) * 64 * size
-        of_part, of_thread = (n and n * size + gap for n in (max(self.areas[1:], default=0), self.outer_workspace))
-        parts_at = self.head + self.areas[0] * size + (gap if of_part or of_thread else 0)
-        threads_at = parts_at + (len(self.areas) - 1) * of_part
-        for word, area, before in self.reserved:
-            start = parts_at + (area - 1) * of_part if area else self.head
-            self.slots.append((word, WORKSPACE, start + before * size))
+        """The block comes first in the workspace, then the areas."""
+        words, areas, size = self.words, self.areas, self.form.target.size
+        self.head = aligned(-(-len(words) * 8 // size)) * size
+        places, threads_at = areas.lay_out(self.head)
+        self.slots += [(word, WORKSPACE, at) for word, at in places]
         for at in self.products:
             if words[at + PRODUCT.TOTAL]:
-                words[at + PRODUCT.PARTIAL_SIZE] = len(self.walks) // self.parts * of_part
-        words[LAUNCH.WORKSPACE_SIZE] = of_thread
+                words[at + PRODUCT.PARTIAL_SIZE] = len(self.walks) // self.parts * areas.of_walk
+        words[LAUNCH.WORKSPACE_SIZE] = areas.of_thread
         self.slots.append((LAUNCH.WORKSPACE, WORKSPACE, threads_at))
-        self.bytes = threads_at + self.count * of_thread
-
-
-class Chain(Launched):
-    """Programs that one launch runs, one after the other, with the same addresses and the same number of threads."""
-
-    def __init__(self, programs: Sequence[Program]) -> None:
-        self.count, self.words, self.slots, self.inner = programs[0].count, [], [], []
-        heads = sum(p.head for p in programs)
-        for k, p in enumerate(programs):
-            first = len(self.words)
-            self.words += p.words
-            for word, number, after in p.slots:
-                moved = heads - p.head if number == WORKSPACE else 0  # all use the same memory behind the blocks
-                self.slots.append((first + word, number, after + moved))
-            self.inner += [(first + word, 8 * first + to) for word, to in p.inner]
-            if k < len(programs) - 1:
-                self.inner.append((first + LAUNCH.NEXT, 8 * len(self.words)))
-        self.bytes = heads + max(p.bytes - p.head for p in programs)
-        self.seal()
+        self.bytes = threads_at + self.count * areas.of_thread
 
 
 def bits_of(double: bool, number: int) -> int:

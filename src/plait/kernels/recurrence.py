@@ -341,7 +341,7 @@ def run(launch):
 
 @compiled(4)
 def start(program, addresses, block, parallel):
-    """Writes the block of a call (program.py), and runs it by a team. If parallel is 0, the calling thread runs it."""
+    """Writes the block of a call (launched.py), and runs it by a team. If parallel is 0, the calling thread runs it."""
     words, slots, inner = get(program, records.WORDS), get(program, records.SLOTS), get(program, records.INNER)
     template = program + records.PROGRAM_SIZE * 8
     copy(block, template, words * 8)

@@ -17,6 +17,6 @@ GROUP = 4  # blocks of columns that are computed together, at most
 MOST_TILE = 14 * 128  # bytes of the results of a tile, at most
 MOST_STATES, MOST_GATES, MOST_PARAMS = 4, 8, 8
 
-# --- a program begins with these words; then come the block, the slots and the inner pointers (program.py)
+# --- a program begins with these words; then come the block, the slots and the inner pointers (launched.py)
 KERNEL, COUNT, WORDS, SLOTS, INNER = range(5)  # address of plait_run; numbers of threads, words, slots, pointers
 PROGRAM_SIZE = 5
