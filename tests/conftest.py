@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ os.environ.setdefault("COLUMNS", "80")
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+# A shell starts what runs behind an `&` with Ctrl-C ignored. Tests send themselves that signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
