@@ -86,7 +86,7 @@ def test_a_small_tile_is_measured_by_its_work_not_by_its_call() -> None:
 
 
 def test_torch_is_slow_if_rows_of_the_result_are_odd() -> None:
-    """Its time for N columns is that of a multiple of 8, with a share of its rate for others."""
+    """And then the kernels compute what it would else."""
     even = layer(BUILT_IN._replace(rate=30e9, mm=30e9))
     assert not even.ours(2000, 512, 200, 1)
     assert even.ours(2000, 508, 200, 1)

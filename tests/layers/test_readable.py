@@ -1,5 +1,6 @@
 """Tensors that a kernel cannot read: fake ones have no memory, mapped ones are several at once."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._mode_utils import no_dispatch
 
 import plait
 
@@ -50,6 +52,47 @@ def test_a_layer_that_has_run_sees_that_tensors_are_fake_now(fake_x: bool) -> No
     assert torch.equal(layer(x)[0], before)
 
 
+@pytest.mark.parametrize("lengths", [None, [7, 2, 3, 1]])
+def test_one_fake_tensor_among_others(lengths: Any) -> None:
+    layer, x, mode = plait.LSTM(3, 5), torch.randn(7, 4, 3), FakeTensorMode(allow_non_fake_inputs=True)
+    bias = {"bias_hh_l0": mode.from_tensor(layer.bias_hh_l0)}
+    h = mode.from_tensor(torch.randn(1, 4, 5))
+    for found in (functional_call(layer, bias, (x,), {"lengths": lengths}), layer(x, (h, h), lengths=lengths)):
+        assert isinstance(found[0], FakeTensor)
+        assert found[0].shape == (7, 4, 5)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_fake_gradient_of_a_real_result(create_graph: bool) -> None:
+    layer, x = plait.GRU(3, 5), torch.randn(7, 4, 3, requires_grad=True)
+    mode, y = FakeTensorMode(allow_non_fake_inputs=True), layer(x)[0]
+    options = {"create_graph": create_graph, "retain_graph": True}
+    found = [torch.autograd.grad(y, x, mode.from_tensor(torch.ones_like(y)), **options)[0]]
+    with mode:
+        found += torch.autograd.grad(y, x, torch.ones_like(y), **options)
+    assert all(isinstance(d, FakeTensor) and d.shape == x.shape for d in found)
+
+
+class Logged(Tensor):
+    """Its operators are Python, but it has memory."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with no_dispatch():
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_tensor_with_memory_whose_operators_are_python() -> None:
+    layer, x = plait.LSTM(3, 5), torch.randn(7, 4, 3)
+    logged = Tensor._make_subclass(Logged, x.clone(), True)
+    d = torch.autograd.grad(layer(logged)[0].sum(), logged, create_graph=True)[0]
+    second = torch.autograd.grad(d.square().sum(), [*layer.parameters()])
+    plain = x.clone().requires_grad_()
+    d = torch.autograd.grad(layer(plain)[0].sum(), plain, create_graph=True)[0]
+    for a, b in zip(second, torch.autograd.grad(d.square().sum(), [*layer.parameters()]), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_fake_tensors_and_a_solver_that_sweeps() -> None:
     with FakeTensorMode(), pytest.raises(plait.PlaitError, match="needs numbers, and fake tensors have none: use"):
         plait.LSTM(3, 5, solver=plait.Shooting(2))(torch.randn(40, 4, 3))
@@ -90,6 +133,40 @@ def test_a_jacobian_in_one_go() -> None:
         torch.autograd.functional.jacobian(lambda x: layer(x)[0], x, vectorize=vectorize) for vectorize in (False, True)
     )
     torch.testing.assert_close(at_once, one_by_one)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_jacobian_that_is_differentiated(layers: int) -> None:
+    theirs = nn.GRU(2, 3, layers).double()
+    ours, x = plait.accelerate(copy.deepcopy(theirs)), torch.randn(4, 1, 2, dtype=torch.float64, requires_grad=True)
+    found = []
+    for layer in (theirs, ours):
+        jacobian = torch.autograd.functional.jacobian(
+            lambda x, layer=layer: layer(x)[0], x, vectorize=True, create_graph=True
+        )
+        found.append([jacobian, *torch.autograd.grad(jacobian.square().sum(), [x, *layer.parameters()])])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(b, a)
+
+
+def test_jacrev_of_jacrev() -> None:
+    layer, x = plait.LSTM(2, 2).double(), torch.randn(3, 1, 2, dtype=torch.float64)
+    expected = torch.autograd.functional.hessian(lambda x: layer(x)[0].sin().sum(), x)
+    found = torch.func.jacrev(torch.func.jacrev(lambda x: layer(x)[0].sin().sum()))(x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_plain_gradient_before_and_after() -> None:
+    """The first one may spend what was kept."""
+    layer, x = plait.LSTM(2, 3, 2, dropout=0.5).double(), torch.randn(4, 2, 2, dtype=torch.float64)
+    y = layer(x)[0]
+    d, weights = torch.randn(2, *y.shape, dtype=torch.float64), [*layer.parameters()]
+    before = torch.autograd.grad(y, weights, d[1], retain_graph=True)
+    together = torch.autograd.grad(y, weights, d, is_grads_batched=True, retain_graph=True)
+    after = torch.autograd.grad(y, weights, d[1])
+    for a, b, c in zip(before, together, after, strict=True):
+        torch.testing.assert_close(b[1], a)
+        torch.testing.assert_close(c, a)
 
 
 def test_only_a_last_state_is_differentiated() -> None:

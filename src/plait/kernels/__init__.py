@@ -11,7 +11,10 @@ leaves       the functions of tile and pointwise as one LLVM module, for one cel
 machine      what compiled loops do beside arithmetic: words in memory, tickets, barriers
 records      the arguments of a kernel: records of words, each with a name
 packing      weights into panels
+sums         sums over all rows: the gradients of weights
 products     rows times panels, and products over all steps
+copying      rows of a padded batch, before the walk and after it
+lengths      the layout of a batch from its lengths
 recurrence   the walk through time, forward and back
 peak         the tile alone, to be measured
 
@@ -22,7 +25,11 @@ cache        the folder in which object files are stored
 
 How it is called:
 addresses    where the matrices of a call are
-program      a call, made ready once for all calls with the same shapes
+parts        slices of a batch that have memory of their own
+areas        the workspace of a call
+launched     words and addresses that can run any number of times
+program      what a launch does, made ready once for all calls with the same shapes
+choices      who computes which product, and how threads share the batch
 layer        writes the program of a layer
 costs        what work costs on this machine, measured once
 split        whether the threads share the batch or the units

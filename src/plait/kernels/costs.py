@@ -20,8 +20,8 @@ from .cache import opened
 from .target import Form, Target
 
 TIMES = 5  # that each is measured; the shortest counts
-WORK = 1 << 17  # multiplications of a tile: then it takes longer than to call it. The first two caches hold the panel
-LONG = 8192  # terms of sums whose panels they do not hold
+WORK = 1 << 17  # multiplications of a tile whose rate is measured: it takes longer than its call, but reads little
+LONG = 8192  # terms of sums whose panels come from the last cache, or at the least from the second
 MOST_OF_A_TEAM = 1e-5  # seconds
 SHARE = 2  # of a core's cache, one part in so many is for weights
 
@@ -81,7 +81,7 @@ def shortest(run: Callable[[], object]) -> float:
 
 
 def terms(target: Target) -> int:
-    """Of the sums of a full tile that does so much work. Smaller tiles have longer sums."""
+    """Of the sums of a full tile that makes WORK multiplications. Smaller tiles have longer sums."""
     return min(LONG, WORK // (target.rows * target.width))
 
 

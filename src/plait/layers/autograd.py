@@ -1,7 +1,7 @@
 """Layers, with all their directions, as one differentiable function.
 
-The engine computes the first derivative. For higher ones (`create_graph=True`) the same step runs on torch's operators,
-and autograd differentiates those.
+The engine computes the first derivative. For higher ones (`create_graph=True`), and for gradients that a kernel cannot
+read (readable.py), the same step runs on torch's operators, and autograd differentiates those.
 """
 
 import sys
@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
-from .readable import are_mapped
+from .readable import are_mapped, are_readable
 from .stack import Stack
 
 NOTHING = nullcontext()
@@ -83,8 +83,8 @@ class Recurrence(torch.autograd.Function):
         stack, needs, saved = ctx.stack, ctx.needs_input_grad[1:], ctx.saved_tensors
         x, tensors, kept = saved[0], saved[1 : ctx.end], saved[ctx.end :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
-        if once and are_mapped((d_rows, *d_finals)):
-            check_alone(stack, "several gradients at once")
+        if are_mapped((d_rows, *d_finals)) or not are_readable((d_rows, *d_finals)):
+            check_alone(stack, "mapped and fake gradients")
             with without_autocast(x.device):
                 return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), (d_rows, *d_finals), needs)
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)

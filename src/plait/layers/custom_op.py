@@ -1,4 +1,4 @@
-"""The layer for torch.compile: the layer and its derivative are two ops, which the compiler calls as they are."""
+"""The layer for torch.compile and for fake tensors: it and its derivative are two ops, which are called as they are."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -120,7 +120,7 @@ layer_op.register_autograd(_backward, setup_context=_setup)
 
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """As autograd.apply, for code that is being compiled."""
+    """As autograd.apply, for code that is being compiled, and for tensors that a kernel cannot read (readable.py)."""
     options = call.layout.B, cells.key(call.cell), call.engine, call.directions, call.bias, call.stateful
     keep = is_recorded(x, tensors)
     out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options, call.solver.text, call.solver.key, keep)

@@ -1,21 +1,39 @@
-"""Which tensors a kernel can read: those with memory. Others only stand for tensors."""
+"""Which tensors a kernel can read: those with memory of their own. Others only stand for numbers."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
-FAKE = torch._C._TorchDispatchModeKey.FAKE
-PLAIN = Tensor.__torch_dispatch__
+FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
+IN_CPP = Tensor.__torch_dispatch__  # of tensors whose operators are not Python
 
 
-def are_readable(tensors: Iterable[Tensor]) -> bool:
-    """False of those whose operators are Python, such as FakeTensor, and where all new tensors are fake."""
-    if torch._C._get_dispatch_mode(FAKE) is not None:
+def are_readable(tensors: Iterable[Tensor | None]) -> bool:
+    """False of fake tensors and of wrappers, and where all new tensors are fake."""
+    if torch._C._get_dispatch_mode(FAKE_MODE) is not None:
         return False
-    return all(type(t).__torch_dispatch__ is PLAIN for t in tensors)
+    return all(t is None or type(t).__torch_dispatch__ is IN_CPP or has_memory(t) for t in tensors)
+
+
+def has_memory(t: Tensor) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor  # slow to import, and there already if there are such tensors
+
+    if isinstance(t, FakeTensor):
+        return False
+    try:
+        return t.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def are_mapped(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether one of them stands for several at once: within vmap, and for is_grads_batched=True."""
-    return not all(t is None or torch._C._has_storage(t) for t in tensors)
+    """Whether one of them is several at once: within vmap, and for is_grads_batched=True."""
+    return any(t is not None and is_mapped(t) for t in tensors)
+
+
+def is_mapped(t: Tensor) -> bool:
+    while functorch.is_gradtrackingtensor(t):
+        t = functorch.get_unwrapped(t)
+    return functorch.is_batchedtensor(t) or functorch.is_legacy_batchedtensor(t)

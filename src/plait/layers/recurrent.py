@@ -126,8 +126,8 @@ class Recurrent(nn.RNNBase):
         if B == 0:
             check_lengths(lengths, T, B)
             return self.forward(input, hx)
-        if self._plait_takes_padded(input):  # then all of it is one function
-            states = None if hx is None else states_of(hx)
+        states = None if hx is None else states_of(hx)
+        if self._plait_takes_padded(input, states or ()):  # then all of it is one function
             padding = Padding(lengths, T, B, self.batch_first)
             check_arguments(self, input, states, None, B)
             y, finals = self._plait_stack("fused", input, states, padding.layout, padding=padding)
@@ -201,10 +201,10 @@ class Recurrent(nn.RNNBase):
         dropout = self.dropout if self.training else 0.0
         states, finals = hx or (), []
         compiling = torch.compiler.is_compiling()
-        is_fake = not compiling and not are_readable((x, *states, *chain(*weights)))
-        if is_fake and visits is not None:
+        readable = compiling or are_readable((x, *states, *chain(*weights)))
+        if not readable and visits is not None:
             raise PlaitError(f"solver {solver} needs numbers, and fake tensors have none: use plait.Serial() for them.")
-        opaque = (compiling or is_fake) and why_untraceable(call.cell) is None and visits is None
+        opaque = (compiling or not readable) and why_untraceable(call.cell) is None and visits is None
         is_one = padding is not None or (
             not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
         )
@@ -225,7 +225,7 @@ class Recurrent(nn.RNNBase):
             x, finals = part.give(x), [part.last(last, D) for last in finals]
         return x, tuple(finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
 
-    def _plait_takes_padded(self, input: Tensor) -> bool:
+    def _plait_takes_padded(self, input: Tensor, states: Sequence[Tensor]) -> bool:
         """Whether the function of the layers takes a padded input as it is."""
         if torch.compiler.is_compiling() or type(input) not in PLAIN or not input.is_cpu or autograd.in_functorch():
             return False
@@ -234,9 +234,12 @@ class Recurrent(nn.RNNBase):
             return False
         if type(self.solver) is not Serial or self._plait_time is not None or is_autocast(weight.device):
             return False
+        own = [self._parameters.get(name) for names in self._all_weights for name in names]
+        if not are_readable((input, *states, *own)):
+            return False
         if self.num_layers == 1:
             return True
-        if any(name not in self._parameters for names in self._all_weights for name in names):
+        if None in own:
             return False  # a parametrization is evaluated once in a call
         weights, N = self._plait_weights(2 if self.bidirectional else 1), input.shape[0] * input.shape[1]
         return self._plait_is_one("fused", input, N, weights)

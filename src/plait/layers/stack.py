@@ -201,10 +201,19 @@ class Stack:
         d_outputs: Sequence[Tensor | None],
         needs: Sequence[bool],
     ) -> list[Tensor | None]:
-        """As run_vjp, by autograd: for gradients that stand for several at once (readable.py)."""
-        outputs, pull, *_ = torch.func.vjp(lambda x, *tensors: self.differentiable(x, tensors, masks), x, *tensors)
+        """As run_vjp, by autograd: for gradients that a kernel cannot read."""
+        given, chosen = [x, *tensors], [k for k, needed in enumerate(needs) if needed]
+
+        def outputs_of(*some: Tensor) -> tuple[Tensor, ...]:
+            every = list(given)
+            for k, t in zip(chosen, some, strict=True):
+                every[k] = t
+            return self.differentiable(every[0], every[1:], masks)
+
+        outputs, pull, *_ = torch.func.vjp(outputs_of, *[given[k] for k in chosen])
         d = tuple(torch.zeros_like(y) if d is None else d for y, d in zip(outputs, d_outputs, strict=True))
-        return [g if n else None for g, n in zip(pull(d), needs, strict=True)]
+        found = iter(pull(d))
+        return [next(found) if needed else None for needed in needs]
 
 
 def plain(t: Tensor) -> Tensor:
