@@ -19,6 +19,7 @@ from ..cells import Cell
 from ..errors import PlaitError
 from ..kernels import costs, pool
 from ..kernels.addresses import OfStack
+from ..kernels.areas import ALIGNED, aligned
 from ..kernels.choices import Packs, folds
 from ..kernels.launched import Chain, Launched
 from ..kernels.layer import Layer
@@ -31,7 +32,6 @@ from .checks import check_shapes
 from .way_back import address, rows_of
 
 LENIENT = 1.25  # times as long as torch.mm's may the launch's own d_x take. Then it computes all, and can be in parts
-ALIGNED = 64  # numbers: tapes, and the rows between layers, begin at multiples
 
 
 class Sizes(NamedTuple):
@@ -63,7 +63,7 @@ class SmallStack:
         self.of_states = [(self.L * D, sizes.B, width) for width in self.widths]
         self.rooms = [q.room(self.layout, 1) for q in ps[:D]]
         numbers = [*[room.total for room in self.rooms] * self.L, *[self.N * self.wide] * (self.L - 1)]
-        *starts, self.mark = accumulate((-(-n // ALIGNED) * ALIGNED for n in numbers), initial=0)
+        *starts, self.mark = accumulate(map(aligned, numbers), initial=0)
         self.total = self.mark + ALIGNED  # the number of parts comes last
         self.tapes, self.rows = starts[: self.L * D], starts[self.L * D :]
         size = p.weights.w_ih.itemsize

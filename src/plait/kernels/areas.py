@@ -9,7 +9,7 @@ up to 2 % of a step, 64 KB up to 13 %, 256 KB 1 to 3 % more.
 from typing import NamedTuple
 
 GAP, GAPS = 1 << 16, 1 << 20  # bytes between what two threads write, and between all parts
-ALIGNED = 64  # numbers: all that is reserved begins at multiples
+ALIGNED = 64  # numbers: all that is reserved, and the tapes of a stack, begin at multiples
 
 
 class Reserved(NamedTuple):

@@ -143,9 +143,8 @@ class Sized:
             return True
         target, costs, work = self.form.target, self.costs, M * N * K * self.size / 4 / count
         rest = N % target.width
-        last = (
-            0 if rest == 0 else target.lanes if rest <= target.lanes else target.width
-        )  # the last block may be narrow
+        # the last block may be narrow
+        last = 0 if rest == 0 else target.lanes if rest <= target.lanes else target.width
         share = OF_RATE[K >= LONG and N * K <= PANELS] * N / (N - rest + last)
         mm = costs.thin if N < THIN else costs.mm
         if N % EVEN and M >= ODD_ROWS:

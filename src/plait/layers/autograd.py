@@ -83,10 +83,12 @@ class Recurrence(torch.autograd.Function):
         stack, needs, saved = ctx.stack, ctx.needs_input_grad[1:], ctx.saved_tensors
         x, tensors, kept = saved[0], saved[1 : ctx.end], saved[ctx.end :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
-        if are_mapped((d_rows, *d_finals)) or not are_readable((d_rows, *d_finals)):
+        d_outputs = d_rows, *d_finals
+        if are_mapped(d_outputs) or not are_readable(d_outputs):
             check_alone(stack, "mapped and fake gradients")
             with without_autocast(x.device):
-                return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), (d_rows, *d_finals), needs)
+                d = stack.filled(x, tensors, d_outputs)
+                return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), d, needs)
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
         with without_autocast(x.device):
             if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
@@ -95,12 +97,9 @@ class Recurrence(torch.autograd.Function):
             if once:
                 return None, *stack.run_vjp(x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
             check_alone(stack, "second derivatives")
-            shapes = stack.shapes(x, tensors)
-            d_outputs = [
-                x.new_zeros(shape) if d is None else d for d, shape in zip((d_rows, *d_finals), shapes, strict=True)
-            ]
             request = Request(stack, needs, len(tensors), len(kept))
-            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d_outputs))
+            d = stack.filled(x, tensors, d_outputs)
+            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d))
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
@@ -167,8 +166,8 @@ class RecurrenceVJP(torch.autograd.Function):
         masks, given = ctx.saved_tensors[: ctx.masks], ctx.saved_tensors[ctx.masks :]
 
         def derivative(*args: Tensor) -> tuple[Tensor, ...]:
-            pull = torch.func.vjp(lambda x, *tensors: stack.differentiable(x, tensors, masks), *args[:k])[1]
-            gradients: tuple[Tensor, ...] = request.chosen(pull(args[k:]))
+            found = stack.vjp_on_operators(args[0], args[1:k], masks, args[k:], request.needs)
+            gradients: tuple[Tensor, ...] = request.chosen(found)
             return gradients
 
         with without_autocast(dd[0].device):

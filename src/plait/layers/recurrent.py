@@ -239,7 +239,7 @@ class Recurrent(nn.RNNBase):
             return False
         if self.num_layers == 1:
             return True
-        if None in own:
+        if any(weight is None for weight in own):
             return False  # a parametrization is evaluated once in a call
         weights, N = self._plait_weights(2 if self.bidirectional else 1), input.shape[0] * input.shape[1]
         return self._plait_is_one("fused", input, N, weights)

@@ -77,6 +77,11 @@ class Stack:
         rows, *states = call.shapes(x, self.layers(tensors)[-1])
         return [rows, *((L * D, B, width) for D, B, width in states)]
 
+    def filled(self, x: Tensor, tensors: Sequence[Tensor], d_outputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """With zeros for the outputs that have no gradient."""
+        shapes = self.shapes(x, tensors)
+        return [x.new_zeros(shape) if d is None else d for d, shape in zip(d_outputs, shapes, strict=True)]
+
     def run(
         self, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True, masks: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -198,10 +203,10 @@ class Stack:
         x: Tensor,
         tensors: Sequence[Tensor],
         masks: Sequence[Tensor],
-        d_outputs: Sequence[Tensor | None],
+        d_outputs: Sequence[Tensor],
         needs: Sequence[bool],
     ) -> list[Tensor | None]:
-        """As run_vjp, by autograd: for gradients that a kernel cannot read."""
+        """As run_vjp, by autograd: it can be differentiated, and takes gradients that a kernel cannot read."""
         given, chosen = [x, *tensors], [k for k, needed in enumerate(needs) if needed]
 
         def outputs_of(*some: Tensor) -> tuple[Tensor, ...]:
@@ -210,9 +215,8 @@ class Stack:
                 every[k] = t
             return self.differentiable(every[0], every[1:], masks)
 
-        outputs, pull, *_ = torch.func.vjp(outputs_of, *[given[k] for k in chosen])
-        d = tuple(torch.zeros_like(y) if d is None else d for y, d in zip(outputs, d_outputs, strict=True))
-        found = iter(pull(d))
+        pull = torch.func.vjp(outputs_of, *[given[k] for k in chosen])[1]
+        found = iter(pull(tuple(d_outputs)))
         return [next(found) if needed else None for needed in needs]
 
 
