@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
+from torch.fx import symbolic_trace
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._mode_utils import no_dispatch
 
@@ -94,8 +96,33 @@ def test_a_tensor_with_memory_whose_operators_are_python() -> None:
 
 
 def test_fake_tensors_and_a_solver_that_sweeps() -> None:
-    with FakeTensorMode(), pytest.raises(plait.PlaitError, match="needs numbers, and fake tensors have none: use"):
+    with FakeTensorMode(), pytest.raises(plait.PlaitError, match="needs numbers, not fake tensors"):
         plait.LSTM(3, 5, solver=plait.Shooting(2))(torch.randn(40, 4, 3))
+
+
+# --- recorded
+@pytest.mark.parametrize("options", [{}, {"lengths": [7, 2, 3, 1]}])
+@pytest.mark.parametrize(("kind", "more"), KINDS)
+def test_make_fx_records_the_layer(kind: Any, more: dict[str, Any], options: dict[str, Any]) -> None:
+    layer, x, z = plait.accelerate(kind(3, 5, **more)).eval(), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
+    layer(x)  # what it knows of its last call (ready.py) does not hold then
+    graph = make_fx(lambda x: layer(x, **options)[0])(x)
+    torch.testing.assert_close(graph(z), layer(z, **options)[0])
+
+
+def test_make_fx_records_the_gradient() -> None:
+    layer, x, z = plait.GRU(3, 5), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
+
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(layer(x)[0].square().sum(), x)[0]
+
+    torch.testing.assert_close(make_fx(gradient)(x)(z), gradient(z))
+
+
+def test_torch_fx_is_told_what_to_do() -> None:
+    with pytest.raises(plait.PlaitError, match=r"plait.restore\(model\) first, then trace it"):
+        symbolic_trace(nn.Sequential(plait.LSTM(3, 5)))
 
 
 # --- several gradients at once

@@ -1,8 +1,9 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
+from .arguments import state_of, states_of
 from .held import packed
 from .own import CellLayer, ImplicitGRU, layer
-from .recurrent import Recurrent, state_of, states_of
+from .recurrent import Recurrent
 from .twins import GRU, LSTM, RNN, accelerate, restore
 
 __all__ = [

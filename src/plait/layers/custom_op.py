@@ -1,4 +1,4 @@
-"""The layer for torch.compile and for fake tensors: it and its derivative are two ops, which are called as they are."""
+"""The layer for torch.compile, make_fx and fake tensors: it and its derivative are two ops, called as they are."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""Which tensors a kernel can read: those with memory of their own. Others only stand for numbers."""
+"""Which tensors a kernel can read: those with memory of their own. Others only stand for numbers.
+
+Nor may it read any while make_fx records: the graph has torch's operators only, and would miss what the kernel did.
+"""
 
 from collections.abc import Iterable
 
@@ -6,13 +9,13 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
+FAKE_MODE, RECORDING = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 IN_CPP = Tensor.__torch_dispatch__  # of tensors whose operators are not Python
 
 
 def are_readable(tensors: Iterable[Tensor | None]) -> bool:
-    """False of fake tensors and of wrappers, and where all new tensors are fake."""
-    if torch._C._get_dispatch_mode(FAKE_MODE) is not None:
+    """False of fake tensors and of wrappers, and where all new tensors are fake, and while operators are recorded."""
+    if torch._C._get_dispatch_mode(FAKE_MODE) is not None or torch._C._get_dispatch_mode(RECORDING) is not None:
         return False
     return all(t is None or type(t).__torch_dispatch__ is IN_CPP or has_memory(t) for t in tensors)
 

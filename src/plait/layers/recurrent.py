@@ -18,6 +18,20 @@ from ..kernels.pool import PLAIN
 from ..layout import Layout, check_lengths
 from ..solvers import EXACT, Pasts, Serial, Solve, Solver, Solves, Visit
 from . import autograd, custom_op, on_device
+from .arguments import (
+    State,
+    batch_of,
+    check_arguments,
+    check_ids,
+    check_numbers,
+    check_packed,
+    check_solver,
+    converted,
+    laid_out,
+    permuted,
+    state_of,
+    states_of,
+)
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
 from .readable import are_readable
@@ -26,7 +40,6 @@ from .stack import Stack
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
 IDS: ContextVar[Tensor | None] = ContextVar("ids", default=None)  # of the call that is under way
-State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
 
 class Recurrent(nn.RNNBase):
@@ -81,6 +94,7 @@ class Recurrent(nn.RNNBase):
                     y, *last = autograd.apply(ready, x, [*chain(*weights)])
                     return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
                 return self._plait_engine("fused", input, hx)
+        check_numbers(input)
         if ids is not None:
             token = IDS.set(check_ids(ids))  # other threads may call this layer with others
             try:
@@ -203,7 +217,7 @@ class Recurrent(nn.RNNBase):
         compiling = torch.compiler.is_compiling()
         readable = compiling or are_readable((x, *states, *chain(*weights)))
         if not readable and visits is not None:
-            raise PlaitError(f"solver {solver} needs numbers, and fake tensors have none: use plait.Serial() for them.")
+            raise PlaitError(f"solver {solver} needs numbers, not fake tensors or make_fx: use plait.Serial() there.")
         opaque = (compiling or not readable) and why_untraceable(call.cell) is None and visits is None
         is_one = padding is not None or (
             not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
@@ -280,78 +294,3 @@ class Recurrent(nn.RNNBase):
         ]
         self.__dict__["_plait_visits"] = visits
         return tuple(visits)
-
-
-def check_ids(ids: Any) -> Tensor:
-    try:
-        found = torch.as_tensor(ids, device="cpu")
-    except (TypeError, ValueError, RuntimeError):
-        found = torch.empty(0)
-    if found.dim() != 1 or found.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
-        raise PlaitError(f"ids {ids!r:.60}: expected whole numbers, one for each sequence of the batch.")
-    return found
-
-
-def check_solver(solver: Solver) -> Solver:
-    if not isinstance(solver, Solver):
-        raise PlaitError(f"solver {solver!r}: expected a solver such as plait.Serial().")
-    return solver
-
-
-def check_arguments(
-    layer: Recurrent, input: Tensor, hx: tuple[Tensor, ...] | None, batch_sizes: Tensor | None, B: int
-) -> None:
-    """With torch's own checks and messages, where torch has them."""
-    layer.check_input(input, batch_sizes)
-    if hx is None:
-        return
-    count, names = layer.num_layers * (2 if layer.bidirectional else 1), layer._plait_cell.states
-    if len(hx) != len(names):
-        raise RuntimeError(f"hx: expected {len(names)} tensors ({', '.join(names)}), got {len(hx)}")
-    for k, s in enumerate(hx):
-        width = layer.proj_size or layer.hidden_size if k == 0 else layer.hidden_size
-        layer.check_hidden_size(s, (count, B, width))
-        if (s.dtype, s.device) != (input.dtype, input.device):
-            found = f"{input.dtype} on {input.device}, {s.dtype} on {s.device}"
-            raise RuntimeError(f"Input and hidden tensors are not alike: {found}")
-
-
-def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
-    """torch's own layers do not check it: they accept sizes of 0, and more rows than the sum of the sizes."""
-    if not torch.compiler.is_compiling():
-        Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
-
-
-def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, Tensor]:
-    """The layout of a user's lengths, and where its rows are in the padded input. torch.compile must not trace this: it
-    would turn NumPy's functions into torch's.
-    """
-    layout = Layout.of_lengths(lengths, T, B)
-    return layout, layout.places(T, batch_first)
-
-
-def batch_of(permutation: Tensor | None, hx: tuple[Tensor, ...] | None) -> int | None:
-    """How many sequences a packing has, if a shape tells it."""
-    if permutation is not None:
-        return permutation.shape[0]
-    return hx[0].shape[1] if hx and hx[0].dim() == 3 else None
-
-
-def permuted(s: Tensor, permutation: Tensor | None) -> Tensor:
-    return s if permutation is None else s.index_select(1, permutation)
-
-
-def state_of(finals: tuple[Tensor, ...]) -> State:
-    return finals if len(finals) > 1 else finals[0]
-
-
-def states_of(hx: State) -> tuple[Tensor, ...]:
-    return tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-
-
-def converted(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, PackedSequence):
-        return value.to(dtype)
-    if isinstance(value, tuple | list):
-        return tuple(converted(v, dtype) for v in value)
-    return None if value is None else value.to(dtype)

@@ -9,7 +9,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from .. import cells, engines
 from ..cells import Cell
 from ..solvers import Solver
-from .recurrent import Recurrent, check_solver
+from .arguments import check_solver
+from .recurrent import Recurrent
 
 
 class Twin(Recurrent):
