@@ -311,7 +311,7 @@ def test_text_is_printed_as_it_is(plait, empty_folder: Path) -> None:
 def test_a_run_stopped_from_outside_goes_on(empty_folder: Path) -> None:
     """A real process, a real signal in the middle of an epoch, and the command that it prints: the same weights."""
     Path("book.txt").write_text(counting(600))
-    start = [*PLAIT, "train", "language", "--data", "book.txt", "--hidden", "16", "--epochs", "2", "--batch", "4"]
+    start = [*PLAIT, "train", "language", "--data", "book.txt", "--hidden", "16", "--epochs", "20", "--batch", "4"]
     start += ["--by", "sentences", "--buckets", "greedy", "--threads", "1", "--save-every", "0.05"]
     subprocess.run([*start, "--out", "whole"], check=True, capture_output=True)
     process = subprocess.Popen([*start, "--out", "parts"], stdout=subprocess.PIPE, text=True)

@@ -21,6 +21,9 @@ class Stepwise(Engine):
     def array(self, tensor: Tensor) -> Any:
         """The tensor as this engine's array, sharing its memory: what is written there is written to the tensor."""
 
+    def product(self, a: Any, b: Any) -> Any:
+        return a @ b
+
     def recur(
         self,
         p: Prepared,
@@ -47,7 +50,7 @@ class Stepwise(Engine):
         for t in layout.order(p.reverse):
             n, lo = layout.sizes[t], layout.starts[t]
             at = slice(lo, lo + n)
-            rh = (states[0][:n] @ r_t + bias).reshape(n, G, p.H)
+            rh = (self.product(states[0][:n], r_t) + bias).reshape(n, G, p.H)
             old = [s[:n] for s in states]
             result = step(*(rows[at, g] for g in range(G)), *(rh[:, g] for g in range(G)), *old, *params)
             new = copied(result[:S], old)
@@ -56,7 +59,7 @@ class Stepwise(Engine):
             if w_hr is not None:
                 if raw is not None:
                     self.array(raw)[at] = new[0]
-                new[0] = new[0] @ w_hr.T
+                new[0] = self.product(new[0], w_hr.T)
             for k in range(S):
                 value = new[k] if added is None else new[k] + added[k][at]
                 states[k][:n] = value
@@ -95,7 +98,7 @@ class Stepwise(Engine):
             new = [s[at] for s in states]
             if d_projected is not None and p.weights.w_hr is not None and tape.raw is not None:
                 self.array(d_projected)[at] = d_new[0]
-                d_new[0] = d_new[0] @ self.array(p.weights.w_hr)  # (n, H)
+                d_new[0] = self.product(d_new[0], self.array(p.weights.w_hr))  # (n, H)
                 new[0] = self.array(tape.raw)[at]
             old = [self.array(tape.before(k, t)) for k in range(S)]
             d = vjp(*(s[at] for s in saved), *old, *new, *params, *d_new)
@@ -103,7 +106,7 @@ class Stepwise(Engine):
                 d_wx_rows[at, g] = d[g]
                 if d_rh is not d_wx:
                     d_rh_rows[at, g] = d[G + g]
-            back = d_rh_rows[at].reshape(n, G * p.H) @ w_hh
+            back = self.product(d_rh_rows[at].reshape(n, G * p.H), w_hh)
             for k, value in enumerate(copied(d[2 * G : 2 * G + S], d_new)):
                 d_running[k][:n] = value + back if k == 0 else value
             for total, d_param in zip(d_params, d[2 * G + S :], strict=True):
