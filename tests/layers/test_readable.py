@@ -1,4 +1,4 @@
-"""Tensors that a kernel cannot read: fake ones have no memory, mapped ones are several at once."""
+"""Tensors that a kernel cannot read: fake ones have no memory, mapped ones are several at once, and make_fx records."""
 
 import copy
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
-from torch.fx import symbolic_trace
+from torch.fx import GraphModule, symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._mode_utils import no_dispatch
@@ -100,32 +100,6 @@ def test_fake_tensors_and_a_solver_that_sweeps() -> None:
         plait.LSTM(3, 5, solver=plait.Shooting(2))(torch.randn(40, 4, 3))
 
 
-# --- recorded
-@pytest.mark.parametrize("options", [{}, {"lengths": [7, 2, 3, 1]}])
-@pytest.mark.parametrize(("kind", "more"), KINDS)
-def test_make_fx_records_the_layer(kind: Any, more: dict[str, Any], options: dict[str, Any]) -> None:
-    layer, x, z = plait.accelerate(kind(3, 5, **more)).eval(), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
-    layer(x)  # what it knows of its last call (ready.py) does not hold then
-    graph = make_fx(lambda x: layer(x, **options)[0])(x)
-    torch.testing.assert_close(graph(z), layer(z, **options)[0])
-
-
-def test_make_fx_records_the_gradient() -> None:
-    layer, x, z = plait.GRU(3, 5), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
-
-    def gradient(x: Tensor) -> Tensor:
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(layer(x)[0].square().sum(), x)[0]
-
-    torch.testing.assert_close(make_fx(gradient)(x)(z), gradient(z))
-
-
-def test_torch_fx_is_told_what_to_do() -> None:
-    with pytest.raises(plait.PlaitError, match=r"plait.restore\(model\) first, then trace it"):
-        symbolic_trace(nn.Sequential(plait.LSTM(3, 5)))
-
-
-# --- several gradients at once
 def of_padded(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)[0]
 
@@ -138,6 +112,85 @@ def of_packed(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(PackedSequence(x.flatten(0, 1)[:11], torch.tensor([3, 3, 2, 2, 1])))[0].data
 
 
+# --- recorded
+def of_state(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x, torch.ones_like(x[:1, :, :1]).expand(-1, -1, layer.hidden_size))[0]
+
+
+def layers_in(graph: GraphModule) -> int:
+    return sum(node.target is torch.ops.plait.layer.default for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+@pytest.mark.parametrize("call", [of_padded, of_lengths, of_packed])
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_make_fx_records_each_layer_as_one_op(
+    kind: Any, options: dict[str, Any], call: Any, pre_dispatch: bool
+) -> None:
+    layer, x, z = plait.accelerate(kind(3, 5, **options)).eval(), torch.randn(5, 3, 3), torch.randn(5, 3, 3)
+    call(layer, x)  # what it knows of its last call (ready.py) does not hold then
+    graph = make_fx(lambda x: call(layer, x), pre_dispatch=pre_dispatch)(x)
+    torch.testing.assert_close(graph(z), call(layer, z))
+    assert layers_in(graph) == layer.num_layers
+
+
+@pytest.mark.parametrize("engine", ["fused", "numpy", "torch:steps", "torch"])
+def test_make_fx_with_initial_states(engine: str) -> None:
+    layer, x, z = plait.GRU(3, 5, engine=engine), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
+    torch.testing.assert_close(make_fx(lambda x: of_state(layer, x))(x)(z), of_state(layer, z))
+
+
+def of_autograd(layer: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(layer(x)[0].square().sum(), x)[0]
+
+
+def of_torch_func(layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.func.grad(lambda x: layer(x)[0].square().sum())(x)
+
+
+@pytest.mark.parametrize("call", [of_autograd, of_torch_func])
+def test_make_fx_records_a_gradient(call: Any) -> None:
+    layer, x, z = plait.GRU(3, 5), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
+    torch.testing.assert_close(make_fx(lambda x: call(layer, x))(x)(z), call(layer, z))
+
+
+def test_make_fx_records_the_way_back_alone() -> None:
+    layer, x = plait.LSTM(3, 5), torch.randn(7, 4, 3, requires_grad=True)
+    y = layer(x)[0]
+
+    def back(d: Tensor) -> Tensor:
+        return torch.autograd.grad(y, x, d, retain_graph=True)[0]
+
+    d, e = torch.randn(2, *y.shape)
+    torch.testing.assert_close(make_fx(back)(d)(e), back(e))
+
+
+def test_a_graph_that_was_recorded_without_gradients_has_them() -> None:
+    layer, x = plait.LSTM(3, 5), torch.randn(7, 4, 3, requires_grad=True)
+    with torch.no_grad():
+        graph = make_fx(lambda x: layer(x)[0])(x)
+    found, expected = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (graph, lambda x: layer(x)[0]))
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_make_fx_cannot_record_is_refused() -> None:
+    layer, x = plait.LSTM(3, 5), torch.randn(40, 4, 3)
+    with pytest.raises(plait.PlaitError, match="records lengths as constants, and found a tensor: give a list"):
+        make_fx(lambda x, lengths: layer(x, lengths=lengths)[0])(x, torch.tensor([40, 2, 3, 1]))
+    with pytest.raises(plait.PlaitError, match="needs numbers, not fake tensors or make_fx: use"):
+        make_fx(plait.LSTM(3, 5, solver=plait.Shooting(2)))(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "todo"), [(plait.LSTM, r"plait.restore\(model\) first"), (plait.ImplicitGRU, "export")]
+)
+def test_torch_fx_is_told_what_to_do(layer: Any, todo: str) -> None:
+    with pytest.raises(plait.PlaitError, match=f"torch.fx cannot record plait's kernels: .*{todo}"):
+        symbolic_trace(nn.Sequential(layer(3, 5)))
+
+
+# --- several gradients at once
 @pytest.mark.parametrize("call", [of_padded, of_lengths, of_packed])
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_gradients_in_a_batch_are_those_one_by_one(kind: Any, options: dict[str, Any], call: Any) -> None:

@@ -199,7 +199,7 @@ def measure(
     lengths: Annotated[str | None, "Of 149194, some of its L from 10 to 4000, with commas.  (default: all)"] = None,
     sizes: Annotated[str, "Batch, inputs and units for 149194, which does not give them."] = "32,64,64",
     malloc: Annotated[str, "default, tuned (glibc is told to keep its memory), or both."] = "both",
-    quick: Annotated[bool, "Three lengths up to 500, malloc as it comes: a minute or two, not half an hour."] = False,
+    quick: Annotated[bool, "Three lengths up to 500, malloc as it comes: a minute or two, not over an hour."] = False,
     repeats: Repeats = 9,
     seed: Seed = 0,
 ) -> Report:

@@ -1,4 +1,4 @@
-"""The arguments of a layer's call: what is checked of them, and the forms that they may have."""
+"""What users give to a layer, checked and brought into one form."""
 
 from typing import Any
 
@@ -10,13 +10,14 @@ from torch.nn.utils.rnn import PackedSequence
 from ..errors import PlaitError
 from ..layout import Layout
 from ..solvers import Solver
+from .autograd import no_trace
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
 
-def check_numbers(input: Any) -> None:
+def check_no_proxy(layer: Any, input: Any) -> None:
     if isinstance(input, Proxy):
-        raise PlaitError("torch.fx cannot look into plait's layers: plait.restore(model) first, then trace it.")
+        raise no_trace("torch.fx", layer._plait_cell)
 
 
 def check_ids(ids: Any) -> Tensor:

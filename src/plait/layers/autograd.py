@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ..cells import Cell
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
 from .readable import are_mapped, are_readable
@@ -41,6 +42,11 @@ def no_vmap(engine: str) -> PlaitError:
 
 def no_jvp(engine: str) -> PlaitError:
     return PlaitError(f"jvp: engine '{engine}' differentiates this layer in reverse only: use torch.func.vjp or grad.")
+
+
+def no_trace(tool: str, cell: type[Cell]) -> PlaitError:
+    todo = "use torch.export" if cell.mode is None else "plait.restore(model) first, then trace it"
+    return PlaitError(f"{tool} cannot record plait's kernels: {todo}.")
 
 
 def check_alone(stack: Stack, what: str) -> None:
@@ -85,7 +91,7 @@ class Recurrence(torch.autograd.Function):
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
         d_outputs = d_rows, *d_finals
         if are_mapped(d_outputs) or not are_readable(d_outputs):
-            check_alone(stack, "mapped and fake gradients")
+            check_alone(stack, "mapped, fake and recorded gradients")
             with without_autocast(x.device):
                 d = stack.filled(x, tensors, d_outputs)
                 return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), d, needs)
@@ -202,7 +208,7 @@ def apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
 
 def _apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     if torch._C._is_tracing():
-        raise PlaitError("torch.jit.trace cannot record plait's kernels: plait.restore(model) first, then trace it.")
+        raise no_trace("torch.jit.trace", of.stack(x, tensors).calls[0].cell)
     stack = of.stack(x, tensors)
     call = stack.calls[0]
     if call.engine == "torch" and why_untraceable(call.cell) is not None:

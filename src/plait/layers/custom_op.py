@@ -11,8 +11,8 @@ from .. import cells, engines, solvers
 from ..engines import Prepared
 from ..errors import PlaitError
 from ..layout import Layout
-from .autograd import is_recorded
-from .call import Call, run, run_vjp
+from .autograd import in_functorch, is_recorded
+from .call import Call, differentiable, run, run_vjp
 
 
 def call_of(
@@ -109,6 +109,8 @@ def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     batch_sizes = rest.pop() if ctx.ragged else None
     tensors, kept = rest[: ctx.tensors], rest[ctx.tensors :]
+    if not kept:  # make_fx recorded it where no derivative was in view
+        kept = torch.ops.plait.layer(x, tensors, batch_sizes, *ctx.options, True)[1 + ctx.states :]
     d = [
         x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
     ]
@@ -120,7 +122,12 @@ layer_op.register_autograd(_backward, setup_context=_setup)
 
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """As autograd.apply, for code that is being compiled, and for tensors that a kernel cannot read (readable.py)."""
+    """As autograd.apply, for code that is being compiled, and for tensors that a kernel cannot read (readable.py).
+
+    Within torch.func, torch's operators run step by step: an op has no derivative there.
+    """
+    if in_functorch() and not torch.compiler.is_compiling():
+        return differentiable(call, x, tensors)
     options = call.layout.B, cells.key(call.cell), call.engine, call.directions, call.bias, call.stateful
     keep = is_recorded(x, tensors)
     out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options, call.solver.text, call.solver.key, keep)

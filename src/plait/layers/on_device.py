@@ -18,6 +18,7 @@ from ..errors import PlaitError, PlaitWarning
 from ..kernels.cuda.gpu import Device, TorchDevice
 from .autograd import is_autocast, without_autocast
 from .call import SERIAL
+from .readable import are_readable
 
 CHOICES: dict[str, str] = {}  # shape -> engine
 REPEATS = 5
@@ -33,7 +34,7 @@ def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
         instead = "own layer runs" if layer._plait_cell.mode is not None else "operators run, step by step,"
         say_once(f"engine cuda: {wide}: torch's {instead} instead.")
         return "torch"
-    if layer.engine != "auto" or wide or torch.compiler.is_compiling():
+    if layer.engine != "auto" or wide or torch.compiler.is_compiling() or not are_readable((weight,)):
         return chosen
     cell = layer._plait_cell
     if engines.get("cuda").why_not(cell, weight.dtype, weight.device) is not None:

@@ -1,6 +1,6 @@
 """Which tensors a kernel can read: those with memory of their own. Others only stand for numbers.
 
-Nor may it read any while make_fx records: the graph has torch's operators only, and would miss what the kernel did.
+Nor may it read any while make_fx records: that sees torch's operators only, and would miss what the kernel did.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,16 @@ IN_CPP = Tensor.__torch_dispatch__  # of tensors whose operators are not Python
 
 
 def are_readable(tensors: Iterable[Tensor | None]) -> bool:
-    """False of fake tensors and of wrappers, and where all new tensors are fake, and while operators are recorded."""
-    if torch._C._get_dispatch_mode(FAKE_MODE) is not None or torch._C._get_dispatch_mode(RECORDING) is not None:
+    """False for fake tensors and for wrappers, where all new tensors are fake, and while make_fx records."""
+    if torch._C._get_dispatch_mode(FAKE_MODE) is not None or is_recording():
         return False
     return all(t is None or type(t).__torch_dispatch__ is IN_CPP or has_memory(t) for t in tensors)
+
+
+def is_recording() -> bool:
+    """Whether make_fx records operators, above autograd (pre_dispatch=True) or below it."""
+    above = torch._ops._get_dispatch_mode_pre_dispatch(RECORDING)
+    return above is not None or torch._C._get_dispatch_mode(RECORDING) is not None
 
 
 def has_memory(t: Tensor) -> bool:

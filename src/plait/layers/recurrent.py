@@ -23,7 +23,7 @@ from .arguments import (
     batch_of,
     check_arguments,
     check_ids,
-    check_numbers,
+    check_no_proxy,
     check_packed,
     check_solver,
     converted,
@@ -34,7 +34,7 @@ from .arguments import (
 )
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
-from .readable import are_readable
+from .readable import are_readable, is_recording
 from .ready import Ready, all_learn
 from .stack import Stack
 
@@ -94,7 +94,7 @@ class Recurrent(nn.RNNBase):
                     y, *last = autograd.apply(ready, x, [*chain(*weights)])
                     return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
                 return self._plait_engine("fused", input, hx)
-        check_numbers(input)
+        check_no_proxy(self, input)
         if ids is not None:
             token = IDS.set(check_ids(ids))  # other threads may call this layer with others
             try:
@@ -136,6 +136,8 @@ class Recurrent(nn.RNNBase):
             raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
+        if isinstance(lengths, Tensor) and is_recording():
+            raise PlaitError("make_fx records lengths as constants, and found a tensor: give a list if that is meant.")
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
         if B == 0:
             check_lengths(lengths, T, B)
