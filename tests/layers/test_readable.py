@@ -1,6 +1,7 @@
 """Tensors that a kernel cannot read: fake ones have no memory, mapped ones are several at once, and make_fx records."""
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._mode_utils import no_dispatch
 
 import plait
+from plait.layers.readable import is_recording
 
 KINDS = [(nn.LSTM, {}), (nn.GRU, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}), (nn.RNN, {"bias": False})]
 
@@ -149,7 +151,17 @@ def of_torch_func(layer: nn.Module, x: Tensor) -> Tensor:
     return torch.func.grad(lambda x: layer(x)[0].square().sum())(x)
 
 
-@pytest.mark.parametrize("call", [of_autograd, of_torch_func])
+def of_jacobian(layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.autograd.functional.jacobian(lambda x: layer(x)[0], x, vectorize=True)
+
+
+def of_second(layer: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    d = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)[0]
+    return torch.autograd.grad(d.square().sum(), x)[0]
+
+
+@pytest.mark.parametrize("call", [of_autograd, of_torch_func, of_jacobian, of_second])
 def test_make_fx_records_a_gradient(call: Any) -> None:
     layer, x, z = plait.GRU(3, 5), torch.randn(7, 4, 3), torch.randn(7, 4, 3)
     torch.testing.assert_close(make_fx(lambda x: call(layer, x))(x)(z), call(layer, z))
@@ -174,12 +186,34 @@ def test_a_graph_that_was_recorded_without_gradients_has_them() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_what_make_fx_cannot_record_is_refused() -> None:
+@pytest.mark.parametrize("form", [torch.stack, list])
+def test_what_make_fx_cannot_record_is_refused(form: Any) -> None:
     layer, x = plait.LSTM(3, 5), torch.randn(40, 4, 3)
-    with pytest.raises(plait.PlaitError, match="records lengths as constants, and found a tensor: give a list"):
-        make_fx(lambda x, lengths: layer(x, lengths=lengths)[0])(x, torch.tensor([40, 2, 3, 1]))
+    with pytest.raises(plait.PlaitError, match="records lengths as constants, and found a tensor: give numbers"):
+        make_fx(lambda x, n: layer(x, lengths=form([n] * 4))[0])(x, torch.tensor(2))
     with pytest.raises(plait.PlaitError, match="needs numbers, not fake tensors or make_fx: use"):
         make_fx(plait.LSTM(3, 5, solver=plait.Shooting(2)))(x)
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_make_fx_in_another_thread(pre_dispatch: bool) -> None:
+    layer, x, began, end = plait.GRU(3, 5), torch.randn(7, 4, 3), threading.Event(), threading.Event()
+
+    def slow(x: Tensor) -> Tensor:
+        began.set()
+        assert end.wait(60)
+        return x + 1
+
+    thread = threading.Thread(target=lambda: make_fx(slow, pre_dispatch=pre_dispatch)(x))
+    thread.start()
+    try:
+        assert began.wait(60)
+        assert not is_recording()
+        found = layer(x, lengths=torch.tensor([7, 2, 3, 1]))[0]
+    finally:
+        end.set()
+        thread.join()
+    assert torch.equal(found, layer(x, lengths=torch.tensor([7, 2, 3, 1]))[0])
 
 
 @pytest.mark.parametrize(

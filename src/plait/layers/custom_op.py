@@ -13,6 +13,8 @@ from ..errors import PlaitError
 from ..layout import Layout
 from .autograd import in_functorch, is_recorded
 from .call import Call, differentiable, run, run_vjp
+from .readable import are_mapped
+from .stack import Stack
 
 
 def call_of(
@@ -109,11 +111,15 @@ def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     batch_sizes = rest.pop() if ctx.ragged else None
     tensors, kept = rest[: ctx.tensors], rest[ctx.tensors :]
-    if not kept:  # make_fx recorded it where no derivative was in view
-        kept = torch.ops.plait.layer(x, tensors, batch_sizes, *ctx.options, True)[1 + ctx.states :]
     d = [
         x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
     ]
+    if torch.is_grad_enabled() or are_mapped(d):  # the derivative is differentiated, or many are taken at once
+        stack = Stack([call_of(x, batch_sizes, *ctx.options)])
+        d_x, *d_tensors = stack.vjp_on_operators(x, tensors, (), d, [True] * (1 + len(tensors)))
+        return d_x, d_tensors, *[None] * 10
+    if not kept:  # make_fx recorded it where no derivative was in view
+        kept = torch.ops.plait.layer(x, tensors, batch_sizes, *ctx.options, True)[1 + ctx.states :]
     grads = torch.ops.plait.layer_vjp(x, tensors, kept, d[0], d[1:], batch_sizes, *ctx.options)
     return grads[0], grads[1:], *[None] * 10
 

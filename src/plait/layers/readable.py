@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 FAKE_MODE, RECORDING = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
+ABOVE_AUTOGRAD = torch._C.DispatchKey.PreDispatch
 IN_CPP = Tensor.__torch_dispatch__  # of tensors whose operators are not Python
 
 
@@ -21,9 +22,13 @@ def are_readable(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def is_recording() -> bool:
-    """Whether make_fx records operators, above autograd (pre_dispatch=True) or below it."""
-    above = torch._ops._get_dispatch_mode_pre_dispatch(RECORDING)
-    return above is not None or torch._C._get_dispatch_mode(RECORDING) is not None
+    """Whether make_fx records what this thread does, above autograd (pre_dispatch=True) or below it."""
+    if torch._C._get_dispatch_mode(RECORDING) is not None:
+        return True
+    # The mode above autograd is one for all threads; the key is set in the thread that records.
+    if not torch._C._dispatch_tls_is_dispatch_key_included(ABOVE_AUTOGRAD):
+        return False
+    return torch._ops._get_dispatch_mode_pre_dispatch(RECORDING) is not None
 
 
 def has_memory(t: Tensor) -> bool:

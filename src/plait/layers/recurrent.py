@@ -136,8 +136,9 @@ class Recurrent(nn.RNNBase):
             raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
-        if isinstance(lengths, Tensor) and is_recording():
-            raise PlaitError("make_fx records lengths as constants, and found a tensor: give a list if that is meant.")
+        given = lengths if isinstance(lengths, list | tuple) else [lengths]
+        if is_recording() and any(isinstance(n, Tensor) for n in given):
+            raise PlaitError("make_fx records lengths as constants, and found a tensor: give numbers if that is meant.")
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
         if B == 0:
             check_lengths(lengths, T, B)
