@@ -9,6 +9,7 @@ import torch
 from plait.bench import time_nets
 from plait.bench.time import PARTS, TABLES
 from plait.bench.time_pictures import PANELS, picture_of
+from plait.bench.time_work import of_a_step
 from plait.ranks.schedule import simulate
 from plait.ranks.time_schedule import TimeCosts, multigrid, multigrid_cost, predicted, shooting, shooting_cost
 
@@ -46,6 +47,16 @@ def test_schedules_of_time() -> None:
     short = predicted(multigrid(4, 2, 1), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
     lengthy = predicted(multigrid(4, 4, 4), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
     assert short < lengthy
+
+
+def test_what_a_step_takes_is_never_negative() -> None:
+    """On a busy machine a walk there and back may be measured as shorter than the walk there."""
+    seconds = {"forward 128": 1.0, "forward 640": 9.0, "both 128": 2.0, "both 640": 8.0, "sweep 128": 3.0}
+    found = of_a_step({**seconds, "sweep 640": 3.0})
+    assert found["forward"] == 8 / 512
+    assert found["call"] == pytest.approx(3)
+    assert all(value >= 0 for value in found.values())
+    assert of_a_step({**seconds, "sweep 640": 3.0, "both 640": 15.0})["back"] == pytest.approx(5 / 512)
 
 
 def test_a_small_run(plait) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from .job import ORDER, RESULT, TIMEOUT, main
 
 I = 16
+LEAST = 1e-9  # seconds of a step
 
 
 def work(folder: Path) -> None:
@@ -141,16 +142,14 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
     def per_step(B: int) -> dict[str, float]:
         short, lengthy = passes(128, B), passes(640, B)
         mixed = {f"{k} {T}": call for T, some in ((128, short), (640, lengthy)) for k, call in some.items()}
-        seconds = {k: timing(s).median for k, s in interleaved(mixed, 7, least=0.005).items()}
-        found = {k: max(1e-9, (seconds[f"{k} 640"] - seconds[f"{k} 128"]) / 512) for k in short}
-        return {**found, "call": max(0.0, seconds["sweep 128"] - 128 * found["sweep"])}
+        return of_a_step({k: timing(s).median for k, s in interleaved(mixed, 7, least=0.005).items()})
 
     lanes, one = per_step(4), per_step(1)
     y = torch.randn(1024, 1, H, requires_grad=True)
     judged = interleaved({"loss": lambda: y.square().mean().backward()}, 7, least=0.005)["loss"]
     return {
         "forward": lanes["forward"] / 4,  # four pieces side by side: each takes a quarter of the steps
-        "back": (lanes["both"] - lanes["forward"]) / 4,
+        "back": lanes["back"] / 4,
         "sweep": lanes["sweep"] / 4,
         "call": lanes["call"],
         "coarse": one["sweep"],
@@ -159,8 +158,15 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
         "loss": timing(judged).median / 1024,
         "gather": gather,
         "walk": one["forward"],
-        "walk_back": one["both"] - one["forward"],
+        "walk_back": one["back"],
     }
+
+
+def of_a_step(seconds: dict[str, float]) -> dict[str, float]:
+    """From walks of 640 and 128 steps. Noise may make a difference negative, but nothing takes less than no time."""
+    found = {k: max(LEAST, (seconds[f"{k} 640"] - seconds[f"{k} 128"]) / 512) for k in ("forward", "sweep", "both")}
+    back = max(LEAST, found.pop("both") - found["forward"])
+    return {**found, "back": back, "call": max(0.0, seconds["sweep 128"] - 128 * found["sweep"])}
 
 
 if __name__ == "__main__":
