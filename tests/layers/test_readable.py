@@ -119,8 +119,8 @@ def of_state(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x, torch.ones_like(x[:1, :, :1]).expand(-1, -1, layer.hidden_size))[0]
 
 
-def layers_in(graph: GraphModule) -> int:
-    return sum(node.target is torch.ops.plait.layer.default for node in graph.graph.nodes)
+def count(op: Any, graph: GraphModule) -> int:
+    return sum(node.target is op.default for node in graph.graph.nodes)
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
@@ -133,7 +133,7 @@ def test_make_fx_records_each_layer_as_one_op(
     call(layer, x)  # what it knows of its last call (ready.py) does not hold then
     graph = make_fx(lambda x: call(layer, x), pre_dispatch=pre_dispatch)(x)
     torch.testing.assert_close(graph(z), call(layer, z))
-    assert layers_in(graph) == layer.num_layers
+    assert count(torch.ops.plait.layer, graph) == layer.num_layers
 
 
 @pytest.mark.parametrize("engine", ["fused", "numpy", "torch:steps", "torch"])
@@ -159,6 +159,12 @@ def of_second(layer: nn.Module, x: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     d = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)[0]
     return torch.autograd.grad(d.square().sum(), x)[0]
+
+
+def test_a_gradient_that_is_recorded_is_one_op() -> None:
+    layer = plait.GRU(3, 5)
+    graph = make_fx(lambda x: of_autograd(layer, x))(torch.randn(7, 4, 3))
+    assert count(torch.ops.plait.layer_vjp, graph) == 1
 
 
 @pytest.mark.parametrize("call", [of_autograd, of_torch_func, of_jacobian, of_second])

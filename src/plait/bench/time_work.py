@@ -10,6 +10,7 @@ from typing import Any
 from .job import ORDER, RESULT, TIMEOUT, main
 
 I = 16
+SHORT, LENGTHY = 128, 640  # steps of the walks that are compared
 LEAST = 1e-9  # seconds of a step
 
 
@@ -140,8 +141,7 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
         return {"forward": lambda: there(True), "sweep": lambda: there(False), "both": back}
 
     def per_step(B: int) -> dict[str, float]:
-        short, lengthy = passes(128, B), passes(640, B)
-        mixed = {f"{k} {T}": call for T, some in ((128, short), (640, lengthy)) for k, call in some.items()}
+        mixed = {f"{k} {T}": call for T in (SHORT, LENGTHY) for k, call in passes(T, B).items()}
         return of_a_step({k: timing(s).median for k, s in interleaved(mixed, 7, least=0.005).items()})
 
     lanes, one = per_step(4), per_step(1)
@@ -163,10 +163,12 @@ def costs(H: int, message: float, meet: float, gather: float) -> dict[str, float
 
 
 def of_a_step(seconds: dict[str, float]) -> dict[str, float]:
-    """From walks of 640 and 128 steps. Noise may make a difference negative, but nothing takes less than no time."""
-    found = {k: max(LEAST, (seconds[f"{k} 640"] - seconds[f"{k} 128"]) / 512) for k in ("forward", "sweep", "both")}
+    """From short and lengthy walks. Noise may make a difference negative, but nothing takes less than no time."""
+    found = {}
+    for k in ("forward", "sweep", "both"):
+        found[k] = max(LEAST, (seconds[f"{k} {LENGTHY}"] - seconds[f"{k} {SHORT}"]) / (LENGTHY - SHORT))
     back = max(LEAST, found.pop("both") - found["forward"])
-    return {**found, "back": back, "call": max(0.0, seconds["sweep 128"] - 128 * found["sweep"])}
+    return {**found, "back": back, "call": max(0.0, seconds[f"sweep {SHORT}"] - SHORT * found["sweep"])}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from ..errors import PlaitError
 from ..layout import Layout
 from ..solvers import Solver
 from .autograd import no_trace
+from .readable import is_recording
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
 
@@ -58,6 +59,13 @@ def check_packed(layer: nn.RNNBase, input: PackedSequence) -> None:
     """torch's own layers do not check it: they accept sizes of 0, and more rows than the sum of the sizes."""
     if not torch.compiler.is_compiling():
         Layout.ragged(input.batch_sizes).check_rows(input.data, layer.input_size)
+
+
+def check_recorded(lengths: Any) -> None:
+    """A graph of make_fx has the lengths of the call that was recorded: a tensor would be no argument of it."""
+    given = lengths if isinstance(lengths, list | tuple) else [lengths]
+    if is_recording() and any(isinstance(n, Tensor) for n in given):
+        raise PlaitError("make_fx records lengths as constants, and found a tensor: give numbers if that is meant.")
 
 
 def laid_out(lengths: Any, T: int, B: int, batch_first: bool) -> tuple[Layout, Tensor]:

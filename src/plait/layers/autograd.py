@@ -207,10 +207,10 @@ def apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
 
 
 def _apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    if torch._C._is_tracing():
-        raise no_trace("torch.jit.trace", of.stack(x, tensors).calls[0].cell)
     stack = of.stack(x, tensors)
     call = stack.calls[0]
+    if torch._C._is_tracing():
+        raise no_trace("torch.jit.trace", call.cell)
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
         if call.solver.sweeps:
             raise PlaitError(f"solver {call.solver}: {why_untraceable(call.cell)} Use plait.Serial() for it.")

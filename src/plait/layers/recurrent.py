@@ -25,6 +25,7 @@ from .arguments import (
     check_ids,
     check_no_proxy,
     check_packed,
+    check_recorded,
     check_solver,
     converted,
     laid_out,
@@ -34,7 +35,7 @@ from .arguments import (
 )
 from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
 from .call import SERIAL, Call
-from .readable import are_readable, is_recording
+from .readable import are_readable
 from .ready import Ready, all_learn
 from .stack import Stack
 
@@ -136,9 +137,7 @@ class Recurrent(nn.RNNBase):
             raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
         if input.dim() != 3:
             raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
-        given = lengths if isinstance(lengths, list | tuple) else [lengths]
-        if is_recording() and any(isinstance(n, Tensor) for n in given):
-            raise PlaitError("make_fx records lengths as constants, and found a tensor: give numbers if that is meant.")
+        check_recorded(lengths)
         T, B = input.shape[:2][:: -1 if self.batch_first else 1]
         if B == 0:
             check_lengths(lengths, T, B)
