@@ -25,32 +25,31 @@ Whole = NDArray[np.int64]
 class Layout:
     """How many sequences are alive at each step; never more than at the step before.
 
-    Every call of a layer makes a dense one, so everything is computed only when it is needed.
+    Everything is computed only when it is needed.
 
     A walk in chunks, forward or in reverse, has running states (B, .), which begin as the initial ones. The first
     chunk.B rows of them enter a chunk = layout.cut(t0, t1), and the states after the chunk replace those rows. A
     sequence that has ended, or in reverse has not begun yet, keeps its row. After all chunks the running states are the
-    last states. The gradients of the states do the same on the way back, through the chunks in the opposite order.
+    last states. The gradients of the states do the same in the backward pass, through the chunks in the opposite order.
     """
 
     # If it was made from lengths in any order. A PackedSequence has its own.
     permutation: Tensor | None = None  # (B,): the numbers of the sequences, as they were given, longest first
     inverse: Tensor | None = None  # (B,): the place of each of them in that order
+    padding: "Padding | None" = None  # where the rows are in a padded batch, if they come from one
 
-    def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None) -> None:
-        """Dense, or with sizes that were checked already."""
+    def __init__(self, T: int, B: int, batch_sizes: Tensor | None = None, **known: Any) -> None:
+        """Dense, or with sizes that were checked already. known: what was computed with them (engines/lengths.py)"""
         self.T, self.B, self.batch_sizes = T, B, batch_sizes
-        self.cache: dict[Any, Any] = {}  # what engines have computed for this layout; the layers of a stack share it
+        self.__dict__.update(known)
+        self.cache: dict[Any, Any] = {}  # what engines have computed for this layout
         if batch_sizes is None:
             self.N, self.is_dense = T * B, True
 
     @classmethod
     def ragged(cls, batch_sizes: Tensor, B: int | None = None) -> "Layout":
-        """From the sizes of a user's PackedSequence, which are checked here: engines rely on it.
-
-        B: if a shape tells it. torch.compile knows shapes, but no numbers within tensors.
-        """
-        if torch.compiler.is_compiling():  # there are no numbers yet: the op makes its own layout, when there are
+        """From the checked sizes of a PackedSequence. B: for torch.compile"""
+        if torch.compiler.is_compiling():  # there are no numbers yet; the op makes its own layout
             return cls(batch_sizes.shape[0], int(batch_sizes[0]) if B is None else B, batch_sizes)
         sizes = check_sizes(batch_sizes)
         layout = cls(len(sizes), sizes[0], batch_sizes)
@@ -61,10 +60,7 @@ class Layout:
     def of_lengths(
         cls, lengths: Tensor | Whole | Sequence[int], T: int | None = None, B: int | None = None
     ) -> "Layout":
-        """From the length of each sequence, in any order. T, B: the shape of the padded tensor, if there is one.
-
-        It has as many steps as the longest sequence. Without any sequence it is dense.
-        """
+        """From lengths in any order. T, B: of the padded tensor, if there is one"""
         found = check_lengths(lengths, T, B)
         if not len(found):
             return cls(T or 0, 0)
@@ -95,7 +91,6 @@ class Layout:
 
     @cached_property
     def first_rows(self) -> Whole:  # (T,)
-        """The same, as an array."""
         return np.array(self.starts, np.int64)
 
     @cached_property
@@ -125,17 +120,14 @@ class Layout:
 
     @cached_property
     def step(self) -> Tensor:  # (N,)
-        """The step of each row."""
         return torch.from_numpy(self.steps_and_places[0])
 
     @cached_property
     def sequence(self) -> Tensor:  # (N,)
-        """The sequence of each row, counted as they were given."""
         return torch.from_numpy(self.numbers)
 
     @cached_property
     def numbers(self) -> Whole:  # (N,)
-        """The same, as an array."""
         place = self.steps_and_places[1]
         return place if self.permutation is None else np.array(self.permutation.tolist())[place]
 
@@ -146,7 +138,7 @@ class Layout:
             )
 
     def places(self, T: int, batch_first: bool) -> Tensor:  # (N,)
-        """Where each row is in a padded batch (T, B, .), or (B, T, .), whose first two axes are flattened."""
+        """Where each row is in a padded batch whose first two axes are flattened."""
         step, sequence = self.steps_and_places[0], self.numbers
         return torch.from_numpy(sequence * T + step if batch_first else step * self.B + sequence)
 
@@ -158,11 +150,11 @@ class Layout:
 
     # --- a walk
     def order(self, reverse: bool) -> range:
-        """The steps in the order of a walk. Each sequence starts at its own first step, or in reverse at its last."""
+        """The steps in the order of a walk."""
         return range(self.T - 1, -1, -1) if reverse else range(self.T)
 
     def rows_before(self, reverse: bool) -> Tensor:  # (N,)
-        """For each row, the row before it in the history of a tape: the states of all steps with the initial ones."""
+        """For each row, the row before it in the history of a tape."""
         key = "rows before", reverse
         if key not in self.cache:
             sizes = np.array(self.sizes, np.int64)
@@ -178,9 +170,9 @@ class Layout:
         before: Tensor = self.cache[key]
         return before
 
-    # --- its parts
+    # --- cuts and spans of it
     def cuts(self, steps: int, reverse: bool = False) -> list[tuple[int, int]]:
-        """All steps in chunks, in the order of a walk: (first, end) of each. The last chunk may be shorter."""
+        """All steps in chunks, in the order of a walk: (first, end) of each."""
         if steps < 1:
             raise PlaitError(f"chunks of {steps} steps: expected at least 1.")
         T, found = self.T, [(t, min(t + steps, self.T)) for t in range(0, self.T, steps)]
@@ -193,7 +185,7 @@ class Layout:
         return slice(self.starts[t0], self.starts[t1] if t1 < self.T else self.N)
 
     def cut(self, t0: int, t1: int) -> "Layout":
-        """The steps from t0 up to t1, not included. Its sequences are those alive at t0: the first sizes[t0]."""
+        """The steps from t0 up to t1, of the sequences alive at t0."""
         if not 0 <= t0 < t1 <= self.T and (t0, t1) != (0, self.T):
             raise PlaitError(
                 f"steps {t0} to {t1} of {self.T}: expected at least one step, and none outside of the sequence."
@@ -209,7 +201,7 @@ class Layout:
         return chunk
 
     def pieces(self, c: int) -> "Pieces":
-        """Cuts every sequence into pieces of c steps, which run side by side. The last piece may be shorter."""
+        """Every sequence in pieces of c steps, side by side; the last may be shorter."""
         if c < 1:
             raise PlaitError(f"pieces of {c} steps: expected at least 1.")
         if self.batch_sizes is None:
@@ -231,10 +223,7 @@ class Layout:
         return Pieces(layout, rows, torch.from_numpy(piece)[order], torch.from_numpy(sequence)[order])
 
     def spans(self, sequence: Whole, first: Whole, end: Whole) -> "Spans":
-        """Parts of sequences, as sequences that run side by side: of each the steps from `first` up to `end`.
-
-        sequence: counted from the longest
-        """
+        """The steps from `first` up to `end` of some sequences, as sequences."""
         lengths = end - first
         order = np.argsort(-lengths, kind="stable")
         sequence, first, lengths = sequence[order], first[order], lengths[order]
@@ -248,30 +237,54 @@ class Layout:
 
     @cached_property
     def backwards(self) -> Tensor:  # (N,)
-        """The rows in the order of a walk in reverse: for step s of a sequence, its s-th row from its end."""
+        """The rows in the order of a walk in reverse."""
         step, place = self.steps_and_places
         return torch.from_numpy(self.first_rows[self.lengths[place] - 1 - step] + place)
 
-    def part(self, k: int, of: int) -> tuple["Layout", Tensor]:
-        """Every `of`-th sequence from number k on, counted from the longest -> its layout, and its rows in this one."""
+    def every(self, k: int, of: int) -> tuple["Layout", Tensor]:
+        """Every `of`-th sequence from k on -> its layout, its rows in this one"""
         lengths = self.lengths[k::of]
         layout = Layout(self.T, len(lengths)) if self.batch_sizes is None else Layout.of_sorted(lengths)
         return layout, torch.from_numpy(np.flatnonzero(self.steps_and_places[1] % of == k))
 
-    def shares(self, parts: int) -> list[int]:
-        """Cuts the batch into slices of about the same work, none of them empty -> their bounds: 0, ..., B."""
-        parts = max(1, min(self.B, parts))
+    def shares(self, count: int) -> list[int]:
+        """Slices of the batch of about the same work -> their bounds: 0, ..., B"""
+        count = max(1, min(self.B, count))
         if self.is_dense:
-            return [self.B * k // parts for k in range(parts + 1)]
-        key = "shares", parts
+            return [self.B * k // count for k in range(count + 1)]
+        key = "shares", count
         if key in self.cache:
             return self.cache[key]  # type: ignore[no-any-return]
         work = np.cumsum(self.lengths).tolist()  # steps of all sequences up to each
         cuts = [0]
-        for k in range(1, parts):  # the longest come first, so enough sequences remain for the other slices
-            cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // parts)))
+        for k in range(1, count):  # enough sequences remain: the longest come first
+            cuts.append(max(cuts[-1] + 1, bisect_right(work, self.N * k // count)))
         self.cache[key] = bounds = [*cuts, self.B]
         return bounds
+
+
+class Padding(NamedTuple):
+    """Where the rows are in a padded batch."""
+
+    shape: tuple[int, int]  # (T, B), or (B, T)
+    places: Tensor  # (N,): of each row, its place in the padded batch, whose first two axes are flattened
+    order: Tensor  # (B,): the numbers of the sequences, longest first
+    inverse: Tensor  # (B,): the place of each of them in that order
+    bindings: tuple[int, ...] = ()  # for a kernel: how many places; the addresses of places, rows and sequences
+
+    def gathered(self, padded: Tensor) -> Tensor:  # (., ., width) -> (N, width)
+        return padded.flatten(0, 1).index_select(0, self.places)
+
+    def sorted(self, states: Sequence[Tensor]) -> list[Tensor]:  # (., B, .) each
+        return [s.index_select(1, self.order) for s in states]
+
+    def unsorted(self, states: Sequence[Tensor]) -> list[Tensor]:
+        return [s.index_select(1, self.inverse) for s in states]
+
+    def scattered(self, rows: Tensor) -> Tensor:  # (N, width) -> (., ., width)
+        """With zeros beyond the ends."""
+        a, b = self.shape
+        return rows.new_zeros(a * b, rows.shape[1]).index_copy(0, self.places, rows).view(a, b, -1)
 
 
 class Pieces(NamedTuple):
@@ -288,11 +301,14 @@ class Pieces(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Parts of sequences as sequences of their own, the longest first."""
+    """Spans of sequences as sequences of their own, the longest first."""
 
     layout: Layout
-    rows: Tensor  # (N,): for each row of the parts, its row in the whole layout
-    order: Tensor  # (n,): the number of each part, as they were given
+    rows: Tensor  # (N,): for each row of the spans, its row in the whole layout
+    order: Tensor  # (n,): the number of each span, as they were given
+
+
+dense_layout = lru_cache(64)(Layout)  # every call of a layer asks for one
 
 
 @lru_cache(16)
@@ -302,12 +318,11 @@ def dense_pieces(T: int, B: int, c: int) -> Pieces:
 
 
 def above(numbers: Whole, count: int) -> Whole:  # (n,), the largest first -> (count,)
-    """How many of the numbers are above 0, above 1, ... It turns lengths into sizes, and sizes into lengths."""
+    """How many numbers are above 0, above 1, ...: lengths -> sizes -> lengths"""
     return len(numbers) - np.searchsorted(numbers[::-1], np.arange(count), "right")
 
 
 def check_sizes(batch_sizes: Tensor) -> list[int]:
-    """The sizes, or an error that says which one is wrong."""
     is_whole = not (batch_sizes.dtype.is_floating_point or batch_sizes.dtype.is_complex)
     if batch_sizes.dim() != 1 or not is_whole or not len(batch_sizes):
         kind = f"shape {tuple(batch_sizes.shape)} in {batch_sizes.dtype}"
@@ -326,7 +341,6 @@ def check_sizes(batch_sizes: Tensor) -> list[int]:
 
 
 def check_lengths(given: Tensor | Whole | Sequence[int], T: int | None, B: int | None) -> Whole:
-    """The lengths, or an error that says which one is wrong."""
     try:
         numbers = given if len(given) else np.zeros(0, np.int64)
         lengths = given if isinstance(given, Tensor) else torch.as_tensor(numbers, device="cpu")
@@ -341,7 +355,7 @@ def check_lengths(given: Tensor | Whole | Sequence[int], T: int | None, B: int |
         )
     if T == 0:
         raise PlaitError("lengths of an input that has no steps: leave them out.")
-    found: Whole = np.array(lengths.tolist(), np.int64)  # through a list: .numpy() does not work within torch.func
+    found: Whole = np.array(lengths.tolist(), np.int64)  # .numpy() does not work within torch.func
     if len(found) and not (found.min() >= 1 and (T is None or found.max() <= T)):
         b = int(((found < 1) | (found > (T or found.max()))).argmax())
         expected = "at least 1" if T is None else f"1 to {T}, the number of steps in the input"

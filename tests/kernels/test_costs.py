@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from plait.cells import get
 from plait.errors import PlaitError
-from plait.kernels import costs
-from plait.kernels.choices import Packs, ours_over_rows
-from plait.kernels.costs import BUILT_IN, Costs
-from plait.kernels.layer import Layer
-from plait.kernels.schedule import DEFAULT
-from plait.kernels.target import Form, Target
-from plait.layout import Layout
+from plait.kernels.emit.target import Form, Target
+from plait.kernels.launch import costs
+from plait.kernels.launch.choices import Sized, ours_over_rows
+from plait.kernels.launch.costs import BUILT_IN, Costs
+from plait.kernels.launch.key import Key
+from plait.kernels.launch.schedule import DEFAULT
 
 FORM = Form(get("rnn"), 1, DEFAULT.target(False))
 
@@ -22,7 +22,7 @@ FORM = Form(get("rnn"), 1, DEFAULT.target(False))
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As in a new process, with an empty cache."""
-    costs.compiler.leaves(FORM)
+    costs.compiler.functions(FORM)
     monkeypatch.setattr(costs, "_used", None)
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -64,8 +64,9 @@ def test_a_run_says_what_it_was_computed_with(forgotten: Path) -> None:
     assert costs.of_this_process(FORM) == mine
 
 
-def layer(found: Costs, lasting: bool = False) -> Layer:
-    return Layer(DEFAULT, found, Layout(4, 4), None, FORM, 1, 8, 8, 8, True, [False], Packs(lasting))  # type: ignore[arg-type]
+def layer(found: Costs, pinned: bool = False) -> Sized:
+    key = Key(FORM.cell, torch.float32, False, 4, 4, 8, 8, 8, 1, (False,), True, False, False, 1, pinned=pinned)
+    return Sized(key, 0, FORM, DEFAULT, found)
 
 
 def test_the_faster_one_computes_a_product() -> None:
@@ -73,7 +74,7 @@ def test_the_faster_one_computes_a_product() -> None:
     assert layer(slow).ours(1000, 512, 512, 1)
     assert not layer(quick).ours(1000, 512, 512, 1)
     assert layer(quick).ours(4, 8, 8, 1)  # a call would take longer
-    assert layer(quick, lasting=True).ours(100, 512, 512, 1)
+    assert layer(quick, pinned=True).ours(100, 512, 512, 1)
 
 
 def test_a_small_tile_is_measured_by_its_work_not_by_its_call() -> None:

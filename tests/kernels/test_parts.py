@@ -10,10 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 import plait
 from plait import PlaitError, engines
-from plait.kernels import threads
-from plait.kernels.layer import Layer
-from plait.kernels.parts import Part
-from plait.layers.stack import Stack
+from plait.kernels.launch import threads
+from plait.kernels.launch.choices import Sized
+from plait.kernels.launch.parts import Part
 
 KINDS = ("LSTM", "GRU", "RNN")
 
@@ -65,15 +64,15 @@ def set_parts(set_threads, monkeypatch):
 
     def set_to(count: int, *, apart: bool) -> None:
         set_threads(count)
-        engines.get("fused").stacks.clear()
-        monkeypatch.setattr(Layer, "separates", lambda self, parts: apart)
+        engines.get("fused").plans.clear()
+        monkeypatch.setattr(Sized, "separates", lambda self, parts: apart)
 
     yield set_to
-    engines.get("fused").stacks.clear()
+    engines.get("fused").plans.clear()
 
 
 def found_parts() -> set[int]:
-    return {stack.parts for stack in engines.get("fused").stacks.values()}
+    return {plan.parts for plan in engines.get("fused").plans.values()}
 
 
 def results(layer: nn.Module, x: Tensor, states: list[Tensor], d_y: Tensor) -> list[Tensor]:
@@ -154,7 +153,7 @@ def test_any_of_the_weights_may_learn(kind, learn, dtype, set_parts) -> None:
 )
 def test_parts_pay_or_not(B, T, H, count, expected, set_threads) -> None:
     set_threads(count)
-    engines.get("fused").stacks.clear()
+    engines.get("fused").plans.clear()
     plait.LSTM(H, H, engine="fused")(torch.randn(T, B, H))
     assert found_parts() == {max(1, expected)}
 
@@ -162,7 +161,7 @@ def test_parts_pay_or_not(B, T, H, count, expected, set_threads) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_stacks_are_in_parts_and_are_torchs(kind, set_threads) -> None:
     set_threads(2)
-    engines.get("fused").stacks.clear()
+    engines.get("fused").plans.clear()
     theirs = getattr(nn, kind)(9, 48, 2)
     ours = plait.accelerate(copy.deepcopy(theirs))
     x, d_y = torch.randn(60, 33, 9), torch.randn(60, 33, 48)
@@ -237,13 +236,15 @@ def test_a_tape_that_is_not_ours_is_refused(set_parts) -> None:
     layer = plait.GRU(6, 19, engine="fused")
     with torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda t: t):
         y, _ = layer(torch.randn(5, 7, 6))
-    with pytest.raises(PlaitError, match="says that it has 0 parts"):
+    with pytest.raises(PlaitError, match=r"the saved tapes are in \[0\] parts: expected 1 to 7"):
         y.sum().backward()
 
 
-def test_layers_that_take_the_usual_way_have_no_parts(set_parts, monkeypatch) -> None:
-    set_parts(2, apart=True)
+def test_parts_do_not_change_the_forward_pass(set_parts) -> None:
     layer, x = plait.LSTM(6, 19, engine="fused"), torch.randn(5, 7, 6)
+    set_parts(2, apart=True)
     expected = layer(x)[0]
-    monkeypatch.setattr(Stack, "find_small", lambda *_: None)
-    assert torch.equal(layer(x)[0], expected)
+    assert found_parts() == {2}
+    with plait.packed(layer):  # a plan whose weights are pinned has no parts
+        assert torch.equal(layer(x)[0], expected)
+    assert found_parts() == {1, 2}

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import plait
-from plait.kernels import free_memory, pool
+from plait import memory
+from plait.kernels import pool
 from plait.layers import recurrent
 from processes import PATIENCE, in_child, needs_fork, python
 
@@ -117,7 +118,7 @@ def test_sizes_that_are_alike_share_their_memory_and_waste_little() -> None:
         t = made(n)
         assert t.nbytes <= t.untyped_storage().nbytes() <= t.nbytes * 2
         held = max(held, len(blocks()))
-        assert all(block.is_intact() for block in blocks())
+        assert all(block.storage.nbytes() == block.size for block in blocks())
         del t
     assert held <= 4 * 8 + 1  # a shelf each, four powers of two
     pool.release()
@@ -173,11 +174,13 @@ def test_a_block_that_is_too_small_stays_while_a_larger_one_serves() -> None:
 def test_many_of_one_size_are_not_all_looked_at(monkeypatch) -> None:
     several = [made() for _ in range(3 * pool.LOOKED_AT)]
     looked = []
-    is_free = pool.Block.is_free
-    monkeypatch.setattr(pool.Block, "is_free", lambda block: looked.append(block) or is_free(block))
+    monkeypatch.setattr(pool, "getrefcount", lambda storage: looked.append(storage) or 0)  # all are in use
     monkeypatch.setattr(pool._pool, "make_room", lambda _: None)
     several.append(made())
-    assert len(looked) == 2 * pool.LOOKED_AT  # for one that serves, and for one to replace
+    assert len(looked) == 2 * pool.LOOKED_AT + 1  # for one that serves, for one to replace, and of the new one
+    monkeypatch.undo()
+    looked.clear()
+    several.pop()
     places = {t.data_ptr() for t in several}
     assert len(places) == len(several)
     several.clear()
@@ -365,7 +368,8 @@ def test_what_the_upper_layer_kept_serves_a_gradient_of_the_lower_one(monkeypatc
 # Prints how many pages a step touches for the first time, when it has run a few times.
 FAULTS = """
 import resource, sys, torch
-from plait.bench.steps import Case, contenders
+from plait.bench.core.cases import Case
+from plait.bench.core.steps import contenders
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -599,7 +603,7 @@ def test_release_gives_back_the_small_workspaces_and_counts_them() -> None:
 # MB is replaced by one of 30, and when the block of a tensor of 20 MB is replaced by one that is slightly larger.
 REPLACED = """
 import ctypes, torch
-from plait.bench.steps import resident
+from plait.bench.core.memory import resident
 from plait.kernels import pool
 
 ctypes.CDLL(None).mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
@@ -634,7 +638,7 @@ def test_a_block_that_is_replaced_is_not_there_beside_the_new_one() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
 @needs_counts
 def test_release_gives_memory_back_to_the_system() -> None:
-    from plait.bench.steps import resident
+    from plait.bench.core.memory import resident
 
     for n in (1 << 18, 1 << 22, 1 << 24):
         made(n).fill_(1)
@@ -663,7 +667,7 @@ def test_the_longest_unused_go_first_where_memory_is_short(monkeypatch) -> None:
     del several
     for size in reversed(sizes):
         made(size // 4)
-    monkeypatch.setattr(free_memory, "available", lambda: 2 * (sizes[0] + sizes[1]) + 2 * BYTES)
+    monkeypatch.setattr(memory, "available", lambda: 2 * (sizes[0] + sizes[1]) + 2 * BYTES)
     pool._pool.left = 0
     made(BYTES // 2)
     assert {block.size for block in blocks()} == {*sizes[:2], 2 * BYTES}

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import plait
-from plait.kernels import choices, threads
+from jobs import free_port
+from plait.kernels.launch import choices, threads
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
 needs_threads = pytest.mark.skipif(threads.why_alone() is not None, reason="torch's OpenMP threads were not found")
@@ -112,7 +113,7 @@ import ctypes
 import torch
 import plait
 exec(sys.argv[2])
-from plait.kernels import threads
+from plait.kernels.launch import threads
 
 layer = plait.LSTM(8, 80, engine="fused")
 layer(torch.randn(9, 20, 8))[0].sum().backward()
@@ -168,7 +169,7 @@ import torch
 import plait
 from plait.ladder.compare import deviation, outputs_and_gradients, with_engine
 from plait.engines import get
-from plait.kernels import choices, split
+from plait.kernels.launch import choices
 
 choices.WORTH_A_TEAM = 0
 count, times, worst = int(sys.argv[1]), int(sys.argv[2]), 0.0
@@ -180,12 +181,12 @@ for lengths in (torch.tensor([3, 9, 1, 9, 4]), None):
     x = torch.randn(9, 5, 8, dtype=torch.float64)
     expected = outputs_and_gradients(reference, x, None, lengths)
     for way in (False, True):
-        split.by_units = lambda *_: way
-        get("fused").stacks.clear()
-        layer._plait_ready = None  # it remembers what ran it
+        choices.by_units = lambda *_: way
+        get("fused").plans.clear()
         for _ in range(times):
             worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
-print(*{launch.count for stack in get("fused").stacks.values() for launch in stack.there}, worst)
+segments = [s for plan in get("fused").plans.values() for v in plan.variants.values() for s in v.segments]
+print(*{segment.block.count for segment in segments}, worst)
 """
 
 
@@ -264,7 +265,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import plait
 from plait.ladder.compare import worst
-from plait.kernels import choices
+from plait.kernels.launch import choices
 
 choices.WORTH_A_TEAM = 0
 
@@ -294,12 +295,12 @@ dist.destroy_process_group()
 """
 
 
-def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    launch = "import sys; from torch.distributed.run import main; main(sys.argv[1:])"
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-    out, _ = finish(start(launch, "--standalone", "--nproc-per-node", 2, script, **environment))
+def test_two_ranks_train_as_one_process() -> None:
+    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2", **port}
+    ranks = [start(TRAIN, RANK=str(rank), **environment) for rank in range(2)]
+    (out, _), (nothing, _) = map(finish, ranks)
+    assert nothing == ""
     deviation, change = map(float, out.split())
     assert deviation <= 1e-10
     assert change > 1e-3
@@ -309,7 +310,7 @@ FORK = """
 import os
 import torch
 import plait
-from plait.kernels import choices
+from plait.kernels.launch import choices
 
 choices.WORTH_A_TEAM = 0
 torch.set_num_threads(2)

@@ -11,11 +11,12 @@ from assembly import ARM, X86, Loop, assembly, calls, loops
 from plait.cells import CELLS
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
-from plait.kernels import compiler, target
-from plait.kernels.leaves import leaves
-from plait.kernels.schedule import Schedule
-from plait.kernels.target import Form, Host, Target, host
-from plait.kernels.tile import product_function
+from plait.kernels.emit import target
+from plait.kernels.emit.functions import functions
+from plait.kernels.emit.target import Form, Host, Target, host
+from plait.kernels.emit.tile import product_function
+from plait.kernels.launch import compiler
+from plait.kernels.launch.schedule import Schedule
 
 AVX = ("avx", "avx2", "fma")
 SSE = Host("old", ("sse2",), "x86_64")
@@ -102,7 +103,7 @@ def test_code_is_kept_per_width(monkeypatch) -> None:
     for bits in ("128", "256", "512"):
         monkeypatch.setenv("PLAIT_VECTOR_BITS", bits)
         compiler.shared.__wrapped__()
-        compiler.leaves.__wrapped__(Form(CELLS["gru"], 1, Schedule().target(False)))
+        compiler.functions.__wrapped__(Form(CELLS["gru"], 1, Schedule().target(False)))
     assert len(set(kept[::2])) == 1
     assert len(set(kept)) == 1 + 3
 
@@ -165,10 +166,10 @@ def test_more_rows_on_arm_would_not_stay_in_registers() -> None:
 @pytest.mark.parametrize(
     ("cell", "double"), [("gru", False), *(pytest.param(*some, marks=pytest.mark.slow) for some in SLOWER)]
 )
-def test_all_leaves_compile_for_arm_without_a_call(cell: str, double: bool) -> None:
+def test_all_functions_compile_for_arm_without_a_call(cell: str, double: bool) -> None:
     form = Form(CELLS[cell], 1, Schedule().target(double, NEOVERSE), projected=cell == "lstm")
-    text = assembly(leaves(form), ARM, NEOVERSE.name)
-    for name in compiler.LEAVES:
+    text = assembly(functions(form), ARM, NEOVERSE.name)
+    for name in compiler.FUNCTIONS:
         assert f"\n{name}:" in text
     assert calls(text) == []
     assert not re.search(r"\sb\s+(?!\.L|plait_)\w", text)  # nor a call at the end of a function

@@ -91,6 +91,8 @@ FORMS = [  # form of the input, options, whether states are given
 @every_engine
 @every_dtype
 def test_it_is_its_formula(cell, engine: str, dtype: torch.dtype) -> None:
+    if (cell, engine, dtype) == (Decay, "fused", torch.float32):
+        pytest.skip("to compile it takes longer than it tells more than float64 and the other cells do")
     for form, options, with_hx in FORMS:
         layer = plait.layer(cell, I, H, engine=engine, dtype=dtype, **options).eval()
         assert_same(layer, FORMULAS[cell], form, with_hx)
@@ -102,8 +104,10 @@ def test_it_is_short(cell) -> None:
     assert cell.__doc__
 
 
-@every_engine
-@every_dtype
+@pytest.mark.parametrize(
+    ("engine", "dtype"),
+    [*((engine, torch.float64) for engine in ENGINES), ("numpy", torch.float32), ("torch", torch.float32)],
+)
 @pytest.mark.parametrize("form", ["tensor", "packed"])
 def test_a_projection_if_the_step_does_not_read_h(engine: str, dtype: torch.dtype, form: str) -> None:
     layer = plait.layer(PeepholeLSTM, I, H, 2, bidirectional=True, proj_size=5, engine=engine, dtype=dtype)
@@ -275,7 +279,7 @@ def test_compiled_with_a_packing_that_is_sorted(dynamo) -> None:
         assert torch.equal(h, h1)
 
 
-@every_engine
+@pytest.mark.parametrize("engine", ["python", "torch", "fused"])
 def test_compiled_into_one_graph(engine: str, dynamo) -> None:
     layer = plait.layer(PeepholeLSTM, I, H, 2, bidirectional=True, engine=engine)
     model, (x, hx) = Wrapped(layer), draw(layer)
@@ -358,7 +362,7 @@ def test_a_step_that_cannot_be_traced_is_said_with_its_line(cell) -> None:
     (only,) = said
     assert re.search(sentence + r".*Engine 'auto' takes 'torch' for it, which is slower\.$", str(only.message))
     assert only.filename == __file__
-    for engine in ("fused", "numpy", "python", "torch:steps", "python:quadratic"):
+    for engine in ("fused", "numpy", "python", "torch:steps"):
         layer.engine = engine
         with pytest.raises(PlaitError, match=sentence + r".*\. Use engine='torch', which runs it by autograd\.$"):
             layer(torch.randn(T, B, I))

@@ -11,10 +11,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import plait
 from plait import engines, layers
-from plait.engines import fused_forward, fused_walk
-from plait.engines import padding as padded
+from plait.engines import fused
+from plait.engines import lengths as lengths_module
 from plait.engines.fused import FusedEngine
-from plait.kernels import choices
+from plait.engines.lengths import padded_layout
+from plait.engines.segments import Product
+from plait.kernels.launch import choices
 from plait.layout import Layout
 from plait.solvers import Solver
 from some_cells import MGU, PeepholeLSTM
@@ -27,8 +29,8 @@ def test_the_layout_is_that_of_the_lengths() -> None:
     drawn = [torch.randint(1, 12, (B,)).tolist() for B in (1, 2, 9, 40)]
     for lengths, batch_first, more in product([*LENGTHS, *drawn], (False, True), (0, 3)):
         T, B = max(lengths) + more, len(lengths)
-        found = padded.Padding(torch.tensor(lengths), T, B, batch_first)
-        expected, layout = Layout.of_lengths(lengths, T, B), found.layout
+        layout = padded_layout(torch.tensor(lengths), T, B, batch_first)
+        expected, found = Layout.of_lengths(lengths, T, B), layout.padding
         assert (layout.T, layout.B, layout.N, layout.is_dense) == (expected.T, B, expected.N, expected.is_dense)
         assert layout.sizes == expected.sizes
         assert layout.bounds.tolist() == expected.bounds.tolist()
@@ -37,8 +39,8 @@ def test_the_layout_is_that_of_the_lengths() -> None:
             assert layout.rows_before(reverse).tolist() == expected.rows_before(reverse).tolist()
         x = torch.randn(*found.shape, 2)
         places = expected.places(T, batch_first)
-        assert torch.equal(found.rows(x), x.flatten(0, 1)[places])
-        assert torch.equal(found.padded(found.rows(x)).flatten(0, 1)[places], x.flatten(0, 1)[places])
+        assert torch.equal(found.gathered(x), x.flatten(0, 1)[places])
+        assert torch.equal(found.scattered(found.gathered(x)).flatten(0, 1)[places], x.flatten(0, 1)[places])
         states = torch.randn(2, B, 3)
         assert torch.equal(found.sorted([states])[0], states[:, expected.permutation])
         assert torch.equal(found.unsorted(found.sorted([states]))[0], states)
@@ -120,7 +122,7 @@ def test_rows_that_are_no_tensor_of_their_own() -> None:
 def test_sequences_that_are_too_long_for_one_launch_without_a_tape(monkeypatch) -> None:
     layer, x, lengths = plait.LSTM(3, 5, engine="fused"), torch.randn(40, 3, 3), [40, 7, 22]
     whole = layer(x, lengths=lengths)
-    monkeypatch.setattr(fused_walk, "WITHOUT_TAPE", 1)
+    monkeypatch.setattr(fused, "WITHOUT_TAPE", 1)
     with torch.no_grad():
         cut = layer(x, lengths=lengths)
     for a, b in zip([whole[0], *whole[1]], [cut[0], *cut[1]], strict=True):
@@ -132,14 +134,15 @@ def test_products_that_torch_computes(monkeypatch) -> None:
     monkeypatch.setattr(engines, "get", lambda _: engine)
     monkeypatch.setattr(choices.Sized, "ours", lambda *_: False)
     monkeypatch.setattr(choices, "ours_over_rows", lambda *_: False)
-    monkeypatch.setattr(fused_forward, "folds", lambda *_: False)
+    monkeypatch.setattr(choices, "folds", lambda *_: False)
     for bidirectional in (False, True):
         torch.manual_seed(2)
         layer = plait.LSTM(6, 8, 2, bidirectional=bidirectional, engine="fused")
         x, lengths = torch.randn(5, 4, 6, requires_grad=True), [5, 1, 2, 2]
         ours, theirs = (results(layer, x, lengths, None, pack=pack, of="all") for pack in (False, True))
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
-    names = {left.name for program in engine.programs.values() for left in program.left}
+    segments = [s for plan in engine.plans.values() for variant in plan.variants.values() for s in variant.segments]
+    names = {segment.what.name for segment in segments if isinstance(segment, Product)}
     assert names == {"wx", "d_x", "w_ih", "w_hh", "b_ih", "b_hh"}
 
 
@@ -148,12 +151,14 @@ class Plain(Solver):
 
     name = text = "plain"
 
-    def forward(self, engine, ps, x, state0, layout, *, keep, visits=()):
+    def forward(self, problem, x, state0, *, keep):
+        engine, ps, layout, _ = problem
         assert x.dim() == (3 if layout.batch_sizes is None else 2)
         return engine.forward(ps, x, state0, layout, keep=keep)
 
-    def backward(self, engine, ps, x, kept, d_rows, d_finals, layout, *, needs, spend, visits=()):
-        return engine.backward(ps, x, kept, d_rows, d_finals, layout, needs=needs, spend=spend)
+    def backward(self, problem, x, saved, d_rows, d_finals, *, needs, spend):
+        engine, ps, layout, _ = problem
+        return engine.backward(ps, x, saved, d_rows, d_finals, layout, needs=needs, spend=spend)
 
 
 def test_a_solver_of_ones_own_is_given_rows() -> None:
@@ -232,13 +237,13 @@ def test_lengths_that_change_or_are_negated_lazily(monkeypatch) -> None:
     layer, x, lengths = plait.GRU(3, 5, engine="fused"), torch.randn(6, 3, 3), torch.tensor([6, 2, 3])
     expected = layer(x, lengths=lengths)[0]
     assert torch.equal(layer(x, lengths=torch._neg_view(-lengths))[0], expected)
-    wrong, check = torch.tensor([6, 9, 3]), padded.check_lengths
+    wrong, check = torch.tensor([6, 9, 3]), lengths_module.check_lengths
 
     def corrected(given: Any, T: int, B: int) -> Any:
         wrong[1] = 2
         return check(given, T, B)
 
-    monkeypatch.setattr(padded, "check_lengths", corrected)
+    monkeypatch.setattr(lengths_module, "check_lengths", corrected)
     with pytest.raises(plait.PlaitError, match="length 9 of sequence 1"):
         layer(x, lengths=wrong)
 

@@ -8,6 +8,7 @@ Each has a file of its own, which is imported when it is first used.
 
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -24,14 +25,16 @@ ENGINES = {  # name -> where it is
     "torch:steps": (".torch", "TorchStepsEngine"),
     "numpy": (".numpy", "NumpyEngine"),
     "python": (".python", "PythonEngine"),
-    "python:quadratic": (".python", "QuadraticEngine"),
-    "cuda:v1": (".cuda", "Version1"),
-    "cuda:v2": (".cuda", "Version2"),
-    "cuda:v3": (".cuda", "Version3"),
     "cuda:v4": (".cuda_blocks", "BlocksEngine"),
     "cuda": (".cuda_blocks", "CudaEngine"),
 }
 AUTO = ("fused", "torch")  # what `auto` tries, best first
+MOVED = {  # names that were engines -> what to use instead
+    "python:quadratic": "python",
+    "cuda:v1": "cuda",
+    "cuda:v2": "cuda",
+    "cuda:v3": "cuda",
+}
 
 
 def names() -> list[str]:
@@ -47,6 +50,11 @@ def of_the_host() -> list[str]:
 @cache
 def get(name: str) -> Engine:
     """The engine of that name. There is one of each."""
+    if name in MOVED:
+        raise PlaitError(
+            f"engine '{name}' is no engine for layers any more, it is a training step of `plait bench ladder`: "
+            f"use '{MOVED[name]}' or 'auto'."
+        )
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     module, attribute = ENGINES[name]
@@ -62,15 +70,16 @@ def check_name(name: str) -> str:
 
 
 def choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
-    """The name of the engine that runs the layer: for `auto` the first of AUTO that can. An error if none can."""
-    return _choose(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy takes a class's hash for its objects'
+    """As `chosen`, for code that torch.compile traces."""
+    return chosen(name, cell, dtype, device)  # type: ignore[arg-type]  # mypy takes a class's hash for its objects'
 
 
 choose._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler's mark, without importing dynamo
 
 
 @cache
-def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str:
+def chosen(name: str, cell: Any, dtype: torch.dtype, device: torch.device) -> str:
+    """The name of the engine that runs the layer: for `auto` the first of AUTO that can. An error if none can."""
     reasons = []
     for candidate in AUTO if name == "auto" else (name,):
         reason = get(candidate).why_not(cell, dtype, device)
@@ -83,4 +92,4 @@ def _choose(name: str, cell: type[Cell], dtype: torch.dtype, device: torch.devic
 
 
 __all__ = ["AUTO", "ENGINES", "Derivative", "Engine", "Gradients", "Layout", "Needs", "Prepared", "Tape", "Weights"]
-__all__ += ["check_name", "choose", "get", "names", "of_the_host"]
+__all__ += ["check_name", "choose", "chosen", "get", "names", "of_the_host"]

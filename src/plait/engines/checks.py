@@ -3,29 +3,43 @@ that is too short.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cells.trace import trace
 from ..errors import PlaitError
+from ..kernels.launch.key import Key
 from ..layout import Layout
 from .base import Prepared, States, Weights
-from .padding import Padding
 from .tape import Tape
 
 Expected = tuple[str, Tensor | None, tuple[int, ...]]  # what it is called, what was found, the shape it must have
 
 
-def check_forward(
-    ps: Sequence[Prepared],
-    x: Tensor,
-    state0: Sequence[Tensor] | None,
-    layout: Layout,
-    padding: Padding | None = None,
-) -> None:
+def check_weights_of(key: Key, weights: Sequence[Tensor], kinds: Sequence[tuple[Any, ...]]) -> None:
+    """Hooks on saved tensors may pass other weights, and `w.data = ...` changes one unseen."""
+    names = [f"weight {name}" for name in key.names] * (key.layers * key.D)
+    if len(weights) != len(names):
+        raise PlaitError(f"the layers have {len(weights)} weights: expected {len(names)}.")
+    check_shapes(zip(names, weights, [shape for shape, *_ in kinds], strict=True), key.dtype)
+
+
+def check_saved(key: Key, x: Tensor, rows: int, masks: Sequence[Tensor], N: int) -> None:
+    """Of the tensors that autograd has saved: hooks may pass others."""
+    shape = x.shape if x.numel() == rows * key.I else (rows, key.I)
+    found: list[Expected] = [("input", x, shape), *[("a saved mask", mask, (N, key.wide)) for mask in masks]]
+    check_shapes(found, key.dtype)
+
+
+def check_tapes(tapes: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], key: Key) -> None:
+    check_shapes([("a saved tensor", t, shape) for t, shape in zip(tapes, shapes, strict=True)], key.dtype)
+
+
+def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | None, layout: Layout) -> None:
     w = ps[0].weights.w_ih
-    check_rows(x, w.shape[1], layout, padding)
+    layout.check_rows(x, w.shape[1])
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
     if x.dtype is not w.dtype:
@@ -38,38 +52,20 @@ def check_forward(
 
 
 def check_backward(
-    ps: Sequence[Prepared],
-    x: Tensor,
-    kept: Sequence[Tensor],
-    total: int,
-    d_rows: Tensor | None,
-    d_finals: States,
-    layout: Layout,
-    padding: Padding | None = None,
+    ps: Sequence[Prepared], x: Tensor, kept: Sequence[Tensor], d_rows: Tensor | None, d_finals: States, layout: Layout
 ) -> None:
-    """Also checks the results of the forward pass: hooks on saved tensors, and callers of the op, may pass others.
-
-    total: how many numbers each direction keeps.
-    """
+    """Also checks the results of the forward pass: hooks on saved tensors, and callers of the op, may pass others."""
     S, D, w = len(ps[0].cell.states), len(ps), ps[0].weights.w_ih
     if len(kept) != D or len(d_finals) != S:
         counts = f"{len(kept)} and {len(d_finals)} tensors"
         raise PlaitError(f"the saved tensors and the gradients of the last states are {counts}: expected {D} and {S}.")
-    check_rows(x, w.shape[1], layout, padding)
-    found: list[Expected] = [("input", x, x.shape), *[("a saved tensor", t, (total,)) for t in kept]]
-    rows: Sequence[int] = x.shape[:-1] if padding is None else padding.of_output()
-    found.append(("the gradient of the output", d_rows, (*rows, D * ps[0].P)))
+    layout.check_rows(x, w.shape[1])
+    found: list[Expected] = [("input", x, x.shape)]
+    found.append(("the gradient of the output", d_rows, (*x.shape[:-1], D * ps[0].P)))
     for k, d in enumerate(d_finals):
         if d is not None:
             found.append((f"the gradient of the last state {ps[0].cell.states[k]}", d, (D, layout.B, ps[0].widths[k])))
     check_shapes(found, w.dtype)
-
-
-def check_rows(x: Tensor, width: int, layout: Layout, padding: Padding | None) -> None:
-    if padding is None or not padding.enters:
-        layout.check_rows(x, width)
-    elif x.shape != (*padding.shape, width):
-        raise PlaitError(f"input of shape {tuple(x.shape)}: expected {(*padding.shape, width)}.")
 
 
 def check_weights(p: Prepared) -> None:

@@ -35,7 +35,7 @@ class BlocksEngine(OneLaunch):
         """One for each block, so that the order of the sum is always the same."""
         return -(-B // SAMPLES)
 
-    def launch(self, kind: str, p: Prepared, layout: Layout, job: Job, I: int = 0) -> None:
+    def launch(self, kind: str, p: Prepared, layout: Layout, job: Job) -> None:
         device = p.weights.w_hh.device
         tensors = {**weight_tensors(p.weights), **job.read, **job.both, **job.sums}
         tensors = {name: t.detach().contiguous() for name, t in tensors.items()}

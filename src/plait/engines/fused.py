@@ -1,4 +1,4 @@
-"""Kernels compiled for the CPU at hand: a layer, in all its directions, is one call forward and one back."""
+"""Kernels compiled for the CPU at hand: a plan runs a layer, or a stack of them, in one launch forward and one back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,51 +6,145 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import pool
-from ..kernels.addresses import of_direction, within_tapes
-from ..kernels.program import Left
-from ..kernels.schedule import DEFAULT, Schedule
-from ..kernels.target import Form
+from ..cells import Cell
+from ..cells.trace import why_untraceable
+from ..kernels import pool, records
+from ..kernels.emit.target import Form
+from ..kernels.launch import costs, threads
+from ..kernels.launch.key import Key
+from ..kernels.launch.schedule import DEFAULT, Schedule
 from ..layout import Layout
-from .base import Derivative, Gradients, Needs, Prepared, States, Weights
-from .checks import check_alike, check_backward
-from .copies import Copies
-from .fused_forward import FusedForward
-from .fused_walk import MOST_SETUPS
+from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
+from .checks import check_alike, check_backward, check_forward, check_recur, check_recur_vjp
 from .packed import Packed
-from .padding import Padding
-from .small import Sizes, SmallStack
-from .tape import Room
-from .way_back import WayBack, address, matrix, rows_of
+from .plan import Out, Plan, address, rows_of
+from .tape import Tape
+
+MOST_PLANS = 1024
+WITHOUT_TAPE = 1 << 22  # bytes of gates that are in memory at a time if no tape is kept
 
 
-class FusedEngine(FusedForward):
+class FusedEngine(Engine):
     name, about = "fused", "kernels compiled for this CPU, on torch's threads"
 
     def __init__(self, schedule: Schedule = DEFAULT) -> None:
-        super().__init__(schedule)
-        self.stacks: dict[tuple[Any, ...], SmallStack] = {}
+        self.schedule, self.machine = schedule, schedule.machine()
+        self.forms: dict[tuple[Any, ...], Form] = {}
+        self.plans: dict[Key, Plan] = {}
 
-    # --- a small stack of layers
-    def small(self, sizes: Sizes, weights: Sequence[Tensor]) -> SmallStack | None:
-        """What runs these layers in one go, if the launch can compute all of their products. weights: of all layers and
-        directions.
-        """
-        key = (sizes, *[t.shape for t in weights])
-        found = self.stacks.get(key)
+    def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
+        if device.type != "cpu":
+            return f"fused runs on the CPU, the layer is on {device}: use engine='torch' there."
+        if dtype not in (torch.float32, torch.float64):
+            return f"fused runs float32 and float64, the layer is {dtype}: convert it, or use engine='torch'."
+        room = records.MOST_GATES, records.MOST_STATES, records.MOST_PARAMS
+        found = len(cell.gates), len(cell.states), len(cell.params)
+        if any(n > most for n, most in zip(found, room, strict=True)):
+            has = "cell {} has {} gates, {} states and {} vectors".format(cell.name, *found)
+            return "fused has room for {} gates, {} states and {} vectors, ".format(*room) + f"{has}: use 'torch'."
+        return why_untraceable(cell)
+
+    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Packed:
+        return Packed(cell, w, reverse, lasting)
+
+    # --- plans
+    def plan(self, key: Key) -> Plan:
+        found = self.plans.get(key)
         if found is None:
-            each = 4 if sizes.bias else 2
-            ps = []
-            for k in range(0, len(weights), each):
-                w = Weights.of(sizes.cell, weights[k : k + each], bias=sizes.bias)
-                ps.append(self.prepare(sizes.cell, w, k // each % sizes.D == 1))
-            check_alike(ps[: sizes.D])
-            if len(self.stacks) >= MOST_SETUPS:
-                self.stacks.clear()
-            found = self.stacks[key] = SmallStack(sizes, self.schedule, self.form(ps[0], 1), ps)
-        return found if found.is_whole else None
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
+            form = self.form(key)
+            found = self.plans[key] = Plan(key, self.schedule, form, costs.of_this_process(form))
+        return found
 
-    # --- a layer, backward
+    def form(self, key: Key) -> Form:
+        """One object for each, because kernels are found by it."""
+        name = (key.cell, key.dt, key.dtype, key.projected, key.sourced)
+        form = self.forms.get(name)
+        if form is None:
+            target = self.schedule.target(key.dtype == torch.float64, self.machine)
+            form = self.forms[name] = Form(key.cell, key.dt, target, key.projected, key.sourced)
+        return form
+
+    def key(self, ps: Sequence[Packed], layout: Layout, *, stateful: bool, **more: Any) -> Key:
+        p, w = ps[0], ps[0].weights
+        ragged = not layout.is_dense
+        return Key(
+            p.cell,
+            w.w_ih.dtype,
+            ragged,
+            0 if ragged else layout.T,
+            layout.B,
+            w.w_ih.shape[1],
+            p.H,
+            p.P,
+            1,
+            tuple(q.reverse for q in ps),
+            w.b_ih is not None,
+            w.w_hr is not None,
+            stateful,
+            threads.threads(),
+            pinned=p.lasting,
+            **more,
+        )
+
+    def usable(self, ps: Sequence[Prepared]) -> Sequence[Packed]:
+        mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
+        for q in mine:
+            q.check_usable()
+        check_alike(mine)
+        return mine
+
+    # --- a layer
+    def forward(
+        self,
+        ps: Sequence[Prepared],
+        x: Tensor,
+        state0: Sequence[Tensor] | None,
+        layout: Layout,
+        *,
+        keep: bool = True,
+        dt: float = 1,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        mine = self.usable(ps)
+        check_forward(mine, x, state0, layout)
+        x, given = x.contiguous(), [s.contiguous() for s in state0 or ()]
+        p, D, B = mine[0], len(mine), layout.B
+        if layout.N == 0:
+            y = x.new_empty(*x.shape[:-1], D * p.P)
+            finals = [x.new_zeros(D, B, width) for width in p.widths] if state0 is None else [s.clone() for s in given]
+            return y, finals, self.blank(mine, 0, B, x, dt) if keep else []
+        steps = layout.T if keep else steps_without_tape(layout, p.weights.w_ih.shape[0], x.element_size())
+        if steps < layout.T:
+            return *self.forward_in_chunks(mine, x, given, layout, dt, steps), []
+        plan = self.plan(self.key(mine, layout, stateful=bool(given), dt=dt))
+        y, finals, tapes = plan.forward(x, given, tensors_of(mine), layout, pins=mine if p.lasting else ())
+        return y, finals, tapes if keep else []
+
+    def forward_in_chunks(
+        self, ps: Sequence[Packed], x: Tensor, given: Sequence[Tensor], layout: Layout, dt: float, steps: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """`steps` steps at a time, all in the same small memory, with the running states (layout.py).
+
+        Chunks of ragged sequences are not the same in both directions, so these come one after the other.
+        """
+        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in ps]
+        D, B, P = len(ps), layout.B, ps[0].P
+        y = pool.empty(x, *x.shape[:-1], D * P, exact=True)
+        running = [s.clone() for s in given] or [x.new_zeros(D, B, width) for width in ps[0].widths]
+        flat = y.view(layout.N, -1)
+        for group in [range(D)] if layout.is_dense else [range(d, d + 1) for d in range(D)]:
+            some, stateful = [ps[d] for d in group], bool(given)
+            states, rows = [s[group.start : group.stop] for s in running], flat[:, group.start * P :]
+            for cuts in zip(*[layout.cuts(steps, p.reverse) for p in some], strict=True):
+                chunk, firsts = layout.cut(*cuts[0]), [layout.rows(*cut).start for cut in cuts]
+                live = [s[:, : chunk.B] for s in states]
+                plan = self.plan(self.key(some, chunk, stateful=stateful, dt=dt, whole=B))
+                out = Out(rows, live, firsts)
+                plan.forward(x, live if stateful else (), tensors_of(some), chunk, pins=some, out=out)
+                stateful = True
+        return y, running
+
     def backward(
         self,
         ps: Sequence[Prepared],
@@ -63,140 +157,168 @@ class FusedEngine(FusedForward):
         needs: Needs,
         spend: bool = False,
         dt: float = 1,
-        padding: Padding | None = None,
     ) -> Gradients:
-        mine: Sequence[Packed] = ps  # type: ignore[assignment]
-        p, D, N, B = mine[0], len(mine), layout.N, layout.B
-        for q in mine:
-            q.check_usable()
-        I, P, size = x.shape[-1], p.P, x.element_size()
-        check_backward(mine, x, kept, p.room(layout, dt).total, d_rows, d_finals, layout, padding)
-        enters = leaves = False
-        if padding is not None:
-            enters, leaves, d_finals = padding.enters, padding.leaves and d_rows is not None, padding.sorted(d_finals)
-        x, kept = x.contiguous(), [t.contiguous().resolve_neg() for t in kept]
-        if N == 0:
-            return self.nothing(mine, self.form(p, dt), x, d_finals, layout, needs)
-        given, (d_rows, stride) = d_rows, rows_of(d_rows, x, D * P)
-        wanted, needs_states = tuple([tuple(some) for some in needs.weights]), True in needs.states
-        gathered = 0 if layout.is_dense else sum(some[1] for some in wanted)  # directions whose h before each step is
-        options: dict[str, Any] = {"stride": stride, "needs_x": needs.x, "needs_states": needs_states, "needs": wanted}
-        options["copies"] = counts = enters + leaves + gathered, int(enters and needs.x)
-        setup = self.setup(True, layout, mine, dt, batch=B, **options)
-        program, form, rooms = setup.program, setup.form, setup.rooms
-        if padding is not None and program.left:  # torch computes with the rows
-            given = padding.rows(d_rows) if leaves else given
-            more: dict[str, Any] = {"needs": needs, "spend": spend, "dt": dt}
-            return padding.gradients(self.backward(ps, padding.entering(x), kept, given, d_finals, layout, **more))
-        copies = Copies(x, N * (enters * I * (1 + needs.x) + leaves * D * P + gathered * P))
-        x_at, d_rows_at = x.data_ptr(), d_rows.data_ptr()
-        d_x = pool.empty(x, *x.shape) if needs.x else None
-        d_x_at = address(d_x)
-        if padding is not None:
-            if enters:
-                x_at = copies.into_new(x_at, *padding.to_rows, I)
-            if leaves:
-                d_rows_at = copies.into_new(d_rows_at, *padding.to_rows, D * P)
-            if enters and needs.x:
-                d_x_at = copies.room(N, I)
-                copies.out_of(d_x_at, address(d_x), *padding.to_padded, I)
-        d_state0 = [pool.empty(x, D, B, width) for width in p.widths] if needs_states else []
-        d_last = [None if d is None else d.contiguous() for d in d_finals]
-        addresses = [*setup.lead, *[0 if d is None else d.data_ptr() for d in d_last]]
-        addresses += [d.data_ptr() for d in d_state0] or [0] * form.S
-        ways, d_weights, befores_at = [], [], []
-        for d, q in enumerate(mine):
-            way = WayBack(q, form, layout, kept[d] if spend else None, x)
-            d_w = [pool.empty_like(t) if n else None for t, n in zip(q.weights.tensors, wanted[d], strict=True)]
-            tape, before_at = kept[d].data_ptr(), 0
-            if wanted[d][1] and not layout.is_dense:
-                history = min(rooms[d].matrices["states", 0], rooms[d].matrices["initial", 0])
-                index = layout.rows_before(q.reverse)
-                before_at = copies.into_new(tape + history * size, index.data_ptr(), N, P)
-            places = d_w[:4] if q.weights.b_ih is not None else [*d_w[:2], None, None]
-            within = () if layout.is_dense else within_tapes(form.S, rooms[d].matrices, size, tape, way.gates_at)
-            addresses += of_direction(
-                x=x_at,
-                rows=d_rows_at + d * P * size,
-                d_x=d_x_at,
-                tape=tape,
-                d_tape=way.gates_at,
-                before=before_at,
-                d_projected=address(way.d_projected),
-                weights=q.weights_at(),
-                panels=q.panels_at(form, True),
-                gradients=[0 if t is None else t.data_ptr() for t in places],
-                params=q.params_at(),
-                d_params=[t.data_ptr() for t in way.d_params],
-                within=within,
-            )
-            ways.append(way)
-            d_weights.append(d_w)
-            befores_at.append(before_at)
-        assert copies.counts == counts
-        program.run([*addresses, *copies.before, *copies.after])
-        if padding is not None:
-            d_state0 = padding.unsorted(d_state0)
-        if p.lasting:
-            for q in mine:
-                q.mark_ready(True, with_w=needs.x and not any(left.name == "d_x" for left in program.left))
-        if form.K:
-            for way, d_w in zip(ways, d_weights, strict=True):
-                for total, some in zip(way.d_params, d_w[-form.K :], strict=True):
-                    if some is not None:
-                        torch.sum(total, 0, out=some)
-        if not program.left and all(map(any, wanted)):  # else the caller or torch computes some gradients
-            return Gradients(d_x, d_state0, d_weights, [])
-        derivatives = [way.derivative() for way in ways]
-        for left in program.left:
-            d, rows = left.direction, x.view(N, -1)
-            before = copies.matrix(befores_at[d], N, P) if befores_at[d] else None
-            compute(left, rows, kept[d], rooms[d], before, mine[d].weights, derivatives[d], d_x, d_weights[d])
-        return Gradients(d_x, d_state0, d_weights, derivatives)
+        mine = self.usable(ps)
+        check_backward(mine, x, kept, d_rows, d_finals, layout)
+        x, tapes = x.contiguous(), [t.contiguous().resolve_neg() for t in kept]
+        if layout.N == 0:
+            return self.nothing(mine, x, d_finals, layout, needs)
+        plan = self.plan(self.key(mine, layout, stateful=True, dt=dt))
+        wanted = [n for some in needs.weights for n in some]
+        states = [True in needs.states] * len(d_finals)
+        back = plan.backward(
+            x,
+            tensors_of(mine),
+            tapes,
+            d_rows,
+            d_finals,
+            layout,
+            (needs.x, *states, *wanted),
+            spend=spend,
+            pins=mine if mine[0].lasting else (),
+        )
+        each = len(mine[0].tensors)
+        weights = [list(back.weights[k : k + each]) for k in range(0, len(wanted), each)]
+        is_all = all(map(any, needs.weights)) and len(back.variant.segments) == 1
+        derivatives = [] if is_all else [back.variant.torch.derivative(back.frame, d) for d in range(len(mine))]
+        return Gradients(back.x, back.states, weights, derivatives)
 
-    def nothing(
-        self, ps: Sequence[Packed], form: Form, x: Tensor, d_finals: States, layout: Layout, needs: Needs
-    ) -> Gradients:
+    def nothing(self, ps: Sequence[Packed], x: Tensor, d_finals: States, layout: Layout, needs: Needs) -> Gradients:
         """No steps or no sequences: the last states are the initial ones, and so are their gradients."""
         shape = len(ps), layout.B
         d_state0 = [
             x.new_zeros(*shape, n) if d is None else d.clone() for d, n in zip(d_finals, ps[0].widths, strict=True)
         ]
         d_w = [
-            [torch.zeros_like(t) if n else None for t, n in zip(p.weights.tensors, some, strict=True)]
+            [torch.zeros_like(t) if n else None for t, n in zip(p.tensors, some, strict=True)]
             for p, some in zip(ps, needs.weights, strict=True)
         ]
-        derivatives = [WayBack(p, form, layout, None, x).derivative() for p in ps]
+        derivatives = []
+        for p in ps:
+            d_wx, projected = x.new_empty(0, p.weights.w_ih.shape[0]), p.weights.w_hr is not None
+            d_params = [x.new_zeros(p.H) for _ in p.cell.params]
+            derivatives.append(Derivative(d_wx, [d_wx], x.new_empty(0, p.P) if projected else None, d_params))
         return Gradients(torch.zeros_like(x) if needs.x else None, d_state0, d_w, derivatives)
 
+    # --- one direction, from given wx
+    def recur(
+        self,
+        p: Prepared,
+        wx: Tensor,
+        state0: Sequence[Tensor] | None,
+        layout: Layout,
+        *,
+        dt: float = 1,
+        source: Sequence[Tensor] | None = None,
+        keep: bool = True,
+        out: Sequence[Tensor | None] | None = None,
+    ) -> tuple[list[Tensor], Tape | None]:
+        (q,) = self.usable([p])
+        check_source(source, keep)
+        check_recur(p, wx, state0, layout, source, out)
+        wx, S = wx.contiguous(), len(p.cell.states)
+        last = [wx.new_zeros(layout.B, width) for width in p.widths]
+        if state0 is not None:
+            for final, state in zip(last, state0, strict=True):
+                final.copy_(state)
+        if layout.N == 0:
+            tape = blank_tape(p, wx, layout, dt)
+            for initial, state in zip(tape.initial, last, strict=True):
+                initial.copy_(state)
+            return last, tape if keep else None
+        out = out or [None] * S
+        added = None if source is None else [t.contiguous() for t in source]
+        steps = layout.T if keep else steps_without_tape(layout, wx.shape[1], wx.element_size())
+        stateful = state0 is not None
+        h = out[0] if out[0] is not None and out[0].stride(1) == 1 else None  # the kernel writes h there by itself
+        targets = [None if h is not None else out[0], *out[1:]]
+        for cut in layout.cuts(steps, p.reverse):
+            chunk, rows = layout.cut(*cut), layout.rows(*cut)
+            tape = blank_tape(p, wx, chunk, dt)
+            to = tape.states[0] if h is None else h[rows]
+            self.walk(q, wx[rows], last, tape, to, stateful=stateful, source=added and [t[rows] for t in added])
+            stateful = True
+            for state, target in zip(tape.states, targets, strict=True):
+                if target is not None:
+                    target[rows] = state
+        return last, tape if keep else None
 
-def compute(
-    left: Left,
-    x: Tensor,
-    memory: Tensor,
-    room: Room,
-    before: Tensor | None,
-    w: Weights,
-    g: Derivative,
-    d_x: Tensor | None,
-    d_w: Sequence[Any],
-) -> None:
-    """One of the gradients that are left to torch. memory: of the tape."""
-    N, name, part = x.shape[0], left.name, g.d_rh[left.run]
-    if name == "d_x" and d_x is not None:
-        d_x.view(x.shape).addmm_(g.d_wx, w.w_ih, beta=0 if left.direction == 0 else 1)
-        return
-    to = d_w[w.names.index(name)]
-    if name == "w_ih":
-        torch.mm(g.d_wx.t(), x, out=to)
-    elif name == "b_ih":
-        torch.sum(g.d_wx, 0, out=to)
-    elif name == "w_hh":
-        before = matrix(memory, room.matrices["history", 0], N, room.P) if before is None else before
-        torch.mm(part.t(), before, out=to[left.first : left.end])
-    elif name == "b_hh" and part is g.d_wx and d_w[2] is not None:  # both biases have the same gradient
-        to.copy_(d_w[2])
-    elif name == "b_hh":
-        torch.sum(part, 0, out=to[left.first : left.end])
-    elif name == "w_hr" and g.d_projected is not None:
-        torch.mm(g.d_projected.t(), matrix(memory, room.matrices["raw", 0], N, room.H), out=to)
+    def walk(
+        self,
+        p: Packed,
+        wx: Tensor,
+        last: Sequence[Tensor],
+        tape: Tape,
+        out: Tensor,
+        *,
+        stateful: bool,
+        source: Sequence[Tensor] | None,
+    ) -> None:
+        """From the states in `last`, or zeros. The new last states replace those in `last`."""
+        key = self.key([p], tape.layout, stateful=stateful, dt=tape.dt, walk=True, sourced=source is not None)
+        found = {"rows": out.data_ptr(), "wx": wx.data_ptr(), **matrices_of(tape)}
+        for k, end in enumerate(last):
+            found |= {f"last.{k}": end.data_ptr(), f"given.{k}": end.data_ptr() if stateful else 0}
+        found |= {f"source.{k}": t.data_ptr() for k, t in enumerate(source or ())}
+        self.plan(key).walk(found, p, tape.layout, out.stride(0))
+
+    def recur_vjp(
+        self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
+    ) -> tuple[Derivative, list[Tensor]]:
+        (q,), layout, like = self.usable([p]), tape.layout, tape.gates
+        given = list(d_states or [None] * len(p.cell.states))
+        check_recur_vjp(p, tape, given, d_last)
+        is_sourced = any(d is not None for d in given[1:])
+        key = self.key([q], layout, stateful=True, dt=tape.dt, walk=True, sourced=is_sourced)
+        form, N = self.form(key), layout.N
+        d_state0 = [like.new_zeros(*s.shape) for s in tape.initial]
+        d_gates, d_extra = (t if spend else pool.empty(like, *t.shape) for t in (tape.gates, tape.extra))
+        d_projected = pool.empty(like, N, p.P) if form.projected else None
+        d_params = [like.new_empty(layout.B, p.H) for _ in range(form.K)]
+        if N == 0:
+            for d, final in zip(d_state0, d_last, strict=True):
+                d.zero_() if final is None else d.copy_(final)
+            for total in d_params:
+                total.zero_()
+        else:
+            d_rows, stride = rows_of(given[0], like, p.P)
+            source = [d_rows, *given[1:]] if is_sourced else []
+            source = [
+                like.new_zeros(s.shape) if d is None else d.contiguous()
+                for d, s in zip(source, tape.states, strict=False)
+            ]
+            ends = [None if d is None else d.contiguous() for d in d_last]
+            found = {"rows": d_rows.data_ptr(), "d_projected": address(d_projected), **matrices_of(tape)}
+            found |= {"d_gates": d_gates.data_ptr(), "d_extra": d_extra.data_ptr()}
+            named: dict[str, Sequence[Any]] = {"given": ends, "last": d_state0, "source": source, "d_params": d_params}
+            found |= {f"{name}.{k}": address(t) for name, some in named.items() for k, t in enumerate(some)}
+            self.plan(key).walk(found, q, layout, stride, back=True)
+        places, H = {"gates": d_gates, "extra": d_extra}, p.H
+        d_rh = [places[name][:, first * H : (first + count) * H] for name, first, count in form.runs]
+        d_rh = [d_gates] if all(form.trace.shared) else d_rh
+        return Derivative(d_gates, d_rh, d_projected, [t.sum(0) for t in d_params]), d_state0
+
+    def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return total.addmm_(a, b)
+
+
+def tensors_of(ps: Sequence[Packed]) -> list[Tensor]:
+    return [t for p in ps for t in p.tensors]
+
+
+def blank_tape(p: Prepared, like: Tensor, layout: Layout, dt: float) -> Tape:
+    room = p.room(layout, dt)
+    return room.tape(pool.empty(like, room.total), layout)
+
+
+def matrices_of(tape: Tape) -> dict[str, int]:
+    """The bindings of its matrices."""
+    found = {"gates": tape.gates.data_ptr(), "extra": tape.extra.data_ptr(), "raw": address(tape.raw)}
+    for name, matrices in (("states", tape.states), ("old", tape.path), ("initial", tape.initial)):
+        found |= {f"{name}.{k}": t.data_ptr() for k, t in enumerate(matrices)}
+    return found
+
+
+def steps_without_tape(layout: Layout, gates: int, size: int) -> int:
+    """How many steps at a time, if nothing is kept. gates: numbers of a row; size: bytes of one."""
+    return max(1, WITHOUT_TAPE // (layout.B * gates * size))

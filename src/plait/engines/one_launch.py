@@ -1,4 +1,4 @@
-"""What the CUDA engines share: a walk is one launch of a kernel, and so is the way back."""
+"""An engine whose forward pass is one launch of a kernel, and whose backward pass is another."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cuda.samples import Form
+from ..kernels.cuda.form import Form
 from ..layout import Layout
 from .base import Derivative, Engine, Prepared, States, Weights, check_source
 from .tape import Tape, adjacent, history
@@ -22,15 +22,13 @@ class Job(NamedTuple):
     form: Form
     read: Tensors
     both: Tensors  # read, and written
-    sums: Tensors  # blocks or samples add to them
+    sums: Tensors  # blocks add to them
 
 
 class OneLaunch(Engine):
-    positioned = True  # a thread for each sample, or more; else one thread runs the batch
-
     @abstractmethod
-    def launch(self, kind: str, p: Prepared, layout: Layout, job: Job, I: int = 0) -> None:
-        """kind: as kernels/cuda/samples.py has them."""
+    def launch(self, kind: str, p: Prepared, layout: Layout, job: Job) -> None:
+        """kind: recur or recur_vjp."""
 
     def parts(self, B: int) -> int:
         """Sums that are computed side by side, for the gradients of the cell's own parameters."""
@@ -39,7 +37,7 @@ class OneLaunch(Engine):
     def form(self, p: Prepared, dt: float, source: bool = False, given: States = (), apart: bool = False) -> Form:
         has = tuple(d is not None for d in given)
         bias, projected = p.weights.b_hh is not None, p.weights.w_hr is not None
-        return Form(p.cell, dt, p.reverse, bias, projected, self.positioned, source, has, apart)
+        return Form(p.cell, dt, p.reverse, bias, projected, source, has, apart)
 
     def recur(
         self,
@@ -63,22 +61,6 @@ class OneLaunch(Engine):
     def recur_vjp(
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
     ) -> tuple[Derivative, list[Tensor]]:
-        return self.way_back("recur_vjp", p, tape, d_states, d_last)
-
-    def way_back(
-        self,
-        kind: str,
-        p: Prepared,
-        tape: Tape,
-        d_states: States | None,
-        d_last: States,
-        *,
-        read: Tensors | None = None,
-        both: Tensors | None = None,
-        sums: Tensors | None = None,
-        I: int = 0,
-    ) -> tuple[Derivative, list[Tensor]]:
-        """One launch of that kind. read, both, sums: what it gets beside the tape and its gradients."""
         N, GH = tape.layout.N, len(p.cell.gates) * p.H
         given = d_states or [None] * len(p.cell.states)
         form = self.form(p, tape.dt, given=given, apart=tape.old is not None)
@@ -91,11 +73,10 @@ class OneLaunch(Engine):
         parts = self.parts(tape.layout.B)
         d_params = [like(parts * p.H).zero_() for _ in p.cell.params]
         if N:
-            reads = {**numbered("given", given), **tape_tensors(tape), **numbered("after", tape.states), **(read or {})}
-            writes = {**numbered("d_state", d_state0), "d_wx": d_wx, "d_rh": d_rh, **(both or {})}
+            reads = {**numbered("given", given), **tape_tensors(tape), **numbered("after", tape.states)}
+            writes = {**numbered("d_state", d_state0), "d_wx": d_wx, "d_rh": d_rh}
             writes |= {} if d_projected is None else {"d_projected": d_projected}
-            job = Job(form, reads, writes, {**numbered("d_param", d_params), **(sums or {})})
-            self.launch(kind, p, tape.layout, job, I)
+            self.launch("recur_vjp", p, tape.layout, Job(form, reads, writes, numbered("d_param", d_params)))
         return Derivative(d_wx, [d_rh], d_projected, [d.view(parts, -1).sum(0) for d in d_params]), d_state0
 
 

@@ -35,7 +35,6 @@ def zeros(rows: int, columns: int) -> Matrix:
 
 class PythonEngine(Engine):
     name, about = "python", "scalar loops, matrix products included: slow and certain"
-    quadratic = False
 
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         if dtype not in (torch.float32, torch.float64):
@@ -127,16 +126,7 @@ class PythonEngine(Engine):
         ]
         d_end: list[Matrix] = [zeros(*tape.initial[k].shape) if d is None else d.tolist() for k, d in enumerate(d_last)]
         steps = list(layout.order(not p.reverse))
-        if self.quadratic:  # the textbook form: the loss of each step is carried back to the beginning separately
-            for position, t in enumerate(steps):
-                first, end = layout.starts[t], layout.starts[t] + layout.sizes[t]
-                alone = [
-                    [row if first <= i < end else [0.0] * len(row) for i, row in enumerate(matrix)] for matrix in d_y
-                ]
-                way.back(steps[position:], alone, [zeros(*s.shape) for s in tape.initial])
-            way.back(steps, [zeros(layout.N, s.shape[1]) for s in tape.states], d_end)
-        else:
-            way.back(steps, d_y, d_end)
+        self.carry_back(way, steps, d_y, d_end)
         GH = len(p.cell.gates) * p.H
         derivative = Derivative(
             fill(like(layout.N, GH), way.d_wx),
@@ -146,10 +136,9 @@ class PythonEngine(Engine):
         )
         return derivative, [fill(like(*s.shape), way.d_state0[k]) for k, s in enumerate(tape.initial)]
 
-
-class QuadraticEngine(PythonEngine):
-    name, about = "python:quadratic", "the same with textbook O(T^2) backpropagation through time"
-    quadratic = True
+    def carry_back(self, way: "BackThroughTime", steps: Sequence[int], d_y: list[Matrix], d_end: list[Matrix]) -> None:
+        """steps: from the last to the first."""
+        way.back(steps, d_y, d_end)
 
 
 class BackThroughTime:

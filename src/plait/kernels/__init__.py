@@ -16,7 +16,6 @@ products     rows times panels, and products over all steps
 copying      rows of a padded batch, before the walk and after it
 lengths      the layout of a batch from its lengths
 recurrence   the walk through time, forward and back
-peak         the tile alone, to be measured
 
 How it becomes machine code:
 objects      loops and leaves as object files
@@ -35,6 +34,5 @@ costs        what work costs on this machine, measured once
 split        whether the threads share the batch or the units
 threads      torch's own threads, which run the kernels
 pool         memory that survives a step
-free_memory  how much memory the system has left
 libc         calls of the C library, most of them about memory
 """

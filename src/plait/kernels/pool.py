@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import deterministic
 
-from . import free_memory, libc
+from .. import memory
+from . import libc
 
 LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that it keeps
 LEAST_WORKSPACE = 1 << 20  # bytes
@@ -54,10 +55,6 @@ class Block:
         """torch counts the tensors. Python counts the references to the storage object, which is the same for all."""
         return getrefcount(self.storage) == self.refs and (use_count is None or use_count(self.handle) == 1)
 
-    def is_intact(self) -> bool:
-        """False after resize_, and after share_memory_, when other processes may still read it."""
-        return self.storage.data_ptr() == self.address and self.storage.nbytes() == self.size
-
 
 @cache
 def is_on() -> bool:
@@ -78,8 +75,8 @@ def is_on() -> bool:
 
 
 def fills() -> bool:
-    """Whether torch was told to fill new memory."""
-    return is_deterministic() and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    """Whether torch fills new memory where it is told to be deterministic."""
+    return bool(deterministic.fill_uninitialized_memory)  # type: ignore[attr-defined]
 
 
 EMPTY: deque[Block] = deque()
@@ -105,7 +102,7 @@ class Pool:
         size = math.prod(shape) * like.itemsize
         if size < LEAST or type(like) not in PLAIN or not like.is_cpu:
             return like.new_empty(shape)
-        if fills() or not is_on():
+        if (is_deterministic() and fills()) or not is_on():
             plain = like.new_empty(shape)
             libc.ask_for_large_pages(plain.data_ptr(), size)
             return plain
@@ -149,13 +146,15 @@ class Pool:
                 block = blocks.pop()
             except IndexError:  # other threads took the rest
                 break
-            if not block.is_free():
+            # as is_free says, without a call
+            if getrefcount(block.storage) != block.refs or (use_count is not None and use_count(block.handle) != 1):
                 blocks.appendleft(block)
-            elif block.is_intact():
+                continue
+            # after resize_, and after share_memory_, other processes may still read it: then it leaves the pool
+            if block.storage.data_ptr() == block.address and block.storage.nbytes() == block.size:
                 if least <= block.size <= most:
                     return block
                 blocks.appendleft(block)
-            # else it leaves the pool
         return None
 
     def find_larger(self, own: int, size: int) -> Block | None:
@@ -206,7 +205,7 @@ class Pool:
         held, lying = (sum(block.size for block in some) for some in (blocks, free))
         self.peak = max(self.peak, held - lying + size)
         if lying > self.left // 2:
-            left = free_memory.available()
+            left = memory.available()
             self.left = sys.maxsize if left is None else left - size
         most = min(max(self.peak, self.peak_before), self.left // 2)
         for block in free:

@@ -1,10 +1,10 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
 from .arguments import state_of, states_of
-from .held import packed
-from .own import CellLayer, ImplicitGRU, layer
+from .cell_layer import CellLayer, ImplicitGRU, layer
+from .drop_in import GRU, LSTM, RNN, accelerate, restore
+from .pinned import packed
 from .recurrent import Recurrent
-from .twins import GRU, LSTM, RNN, accelerate, restore
 
 __all__ = [
     "GRU",

@@ -1,14 +1,15 @@
 """Layers, with all their directions, as one differentiable function.
 
 The engine computes the first derivative. For higher ones (`create_graph=True`), and for gradients that a kernel cannot
-read (readable.py), the same step runs on torch's operators, and autograd differentiates those.
+read (tensor_kinds.py), the same step runs on torch's operators, and autograd differentiates those.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from functools import cache
+from operator import attrgetter
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ from torch.autograd import forward_ad
 from ..cells import Cell
 from ..cells.trace import why_untraceable
 from ..errors import PlaitError
-from .readable import are_mapped, are_readable
-from .stack import Stack
+from .call import Call
+from .tensor_kinds import are_mapped, are_plain, are_readable
 
 NOTHING = nullcontext()
 
@@ -49,90 +50,81 @@ def no_trace(tool: str, cell: type[Cell]) -> PlaitError:
     return PlaitError(f"{tool} cannot record plait's kernels: {todo}.")
 
 
-def check_alone(stack: Stack, what: str) -> None:
+def check_alone(call: Call, what: str) -> None:
     """torch's operators know of no other process."""
-    if any(visit.link is not None for call in stack.calls for visit in call.visits):
+    if any(visit.link is not None for visit in call.visits):
         raise PlaitError(f"{what} on time ranks are not supported: use one process, or data ranks.")
 
 
-class Traced:
-    """A stack that passes through Recurrence.apply. It carries what `forward` made to setup_context."""
-
-    __slots__ = ("kept", "stack")
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        self.kept: Sequence[Tensor] = ()
-
-
-def keep(ctx: Any, stack: Stack, given: Sequence[Tensor], kept: Sequence[Tensor], spendable: bool) -> None:
-    """For the way back. spendable: the first one may write over what is kept, because nobody else has it."""
-    ctx.stack, ctx.end, ctx.spent, ctx.spendable = stack, len(given), False, spendable
-    ctx.save_for_backward(*given, *kept)
-    ctx.set_materialize_grads(False)
-
-
 class Recurrence(torch.autograd.Function):
-    """(traced, x, *tensors) -> rows, *last states. In the form that torch.func needs"""
+    """(call, x, *tensors) -> rows, *last states"""
 
     @staticmethod
-    def forward(traced: Traced, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rows, finals, traced.kept = traced.stack.run(x, tensors)
+    def forward(call: Call, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rows, finals, call.kept = call.run(x, tensors)
         return rows, *finals
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        keep(ctx, inputs[0].stack, inputs[1:], inputs[0].kept, spendable=False)  # every level of it has the same tape
+        call, *given = inputs
+        ctx.call, ctx.end = call, len(given)
+        ctx.spent, ctx.spendable = False, not call.is_shared  # the first backward pass may write over what is kept
+        ctx.save_for_backward(*given, *call.kept)
+        ctx.set_materialize_grads(False)
+        if ctx.spendable:
+            call.kept = ()
 
     @staticmethod
-    def backward(ctx: Any, d_rows: Tensor | None, *d_finals: Tensor | None) -> tuple[Tensor | None, ...]:
-        stack, needs, saved = ctx.stack, ctx.needs_input_grad[1:], ctx.saved_tensors
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        call, needs, saved = ctx.call, ctx.needs_input_grad[1:], ctx.saved_tensors
         x, tensors, kept = saved[0], saved[1 : ctx.end], saved[ctx.end :]
         once = not torch.is_grad_enabled()  # else create_graph=True: the derivative must be differentiable, too
-        d_outputs = d_rows, *d_finals
-        if are_mapped(d_outputs) or not are_readable(d_outputs):
-            check_alone(stack, "mapped, fake and recorded gradients")
-            with without_autocast(x.device):
-                d = stack.filled(x, tensors, d_outputs)
-                return None, *stack.vjp_on_operators(x, tensors, stack.masks(kept), d, needs)
-        spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
-        with without_autocast(x.device):
-            if spent:  # the first backward has overwritten what was kept; retain_graph=True allows another
-                with torch.no_grad():
-                    kept = stack.run(x, tensors, masks=stack.masks(kept))[2]
-            if once:
-                return None, *stack.run_vjp(x, tensors, kept, d_rows, d_finals, needs, spend=ctx.spendable)
-            check_alone(stack, "second derivatives")
-            request = Request(stack, needs, len(tensors), len(kept))
-            d = stack.filled(x, tensors, d_outputs)
-            return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d))
+        if once and not ctx.spent and ctx.spendable and are_plain(d_outputs) and not torch.is_autocast_enabled("cpu"):
+            ctx.spent = True
+            return None, *call.run_vjp(x, tensors, kept, d_outputs, needs, spend=True)
+        return general_backward(ctx, x, tensors, kept, d_outputs, needs)
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise no_jvp(ctx.stack.calls[0].engine)
+        raise no_jvp(ctx.call.engine)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, traced: Traced, *_: Any) -> NoReturn:
-        raise no_vmap(traced.stack.calls[0].engine)
+    def vmap(info: Any, in_dims: Any, call: Call, *_: Any) -> NoReturn:
+        raise no_vmap(call.engine)
 
 
-class PlainRecurrence(torch.autograd.Function):
-    """(stack, x, *tensors) -> rows, *last states. A small step spends a tenth of its time in what torch.func needs"""
-
-    @staticmethod
-    def forward(ctx: Any, stack: Stack, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rows, finals, kept = stack.run(x, tensors)
-        keep(ctx, stack, (x, *tensors), kept, spendable=True)
-        return rows, *finals
-
-    backward, jvp = Recurrence.backward, Recurrence.jvp
+def general_backward(
+    ctx: Any,
+    x: Tensor,
+    tensors: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    d_outputs: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients that are differentiated again, or that no kernel can read; a second pass through the same graph."""
+    call, once = ctx.call, not torch.is_grad_enabled()
+    with without_autocast(x.device):
+        if are_mapped(d_outputs) or not are_readable(d_outputs):
+            check_alone(call, "mapped, fake and recorded gradients")
+            d = call.filled(x, d_outputs)
+            return None, *call.vjp_on_operators(x, tensors, call.masks(kept), d, needs)
+        spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
+        if spent:  # the first backward pass has overwritten what was kept; retain_graph=True allows another
+            with torch.no_grad():
+                kept = call.run(x, tensors, masks=call.masks(kept))[2]
+        if once:
+            return None, *call.run_vjp(x, tensors, kept, d_outputs, needs, spend=ctx.spendable)
+        check_alone(call, "second derivatives")
+        request = Request(call, needs, len(tensors), len(kept))
+        d = call.filled(x, d_outputs)
+        return None, *request.spread(RecurrenceVJP.apply(request, x, *tensors, *kept, *d))
 
 
 @dataclass(frozen=True)
 class Request:
     """How to split the arguments of RecurrenceVJP: first the tensors, then what was kept, then d_outputs."""
 
-    stack: Stack
+    call: Call
     needs: Sequence[bool]  # of x and of the tensors
     tensors: int  # how many
     kept: int  # how many
@@ -156,23 +148,23 @@ class RecurrenceVJP(torch.autograd.Function):
     @staticmethod
     def forward(request: Request, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         tensors, kept, d_outputs = request.split(rest)
-        return request.chosen(request.stack.run_vjp(x, tensors, kept, d_outputs[0], d_outputs[1:], request.needs))
+        return request.chosen(request.call.run_vjp(x, tensors, kept, d_outputs, request.needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.request, x, *rest = inputs
         tensors, kept, d_outputs = ctx.request.split(rest)
-        masks = ctx.request.stack.masks(kept)
+        masks = ctx.request.call.masks(kept)
         ctx.masks = len(masks)
         ctx.save_for_backward(*masks, x, *tensors, *d_outputs)
 
     @staticmethod
     def backward(ctx: Any, *dd: Tensor) -> tuple[Tensor | None, ...]:
-        request, k, stack = ctx.request, 1 + ctx.request.tensors, ctx.request.stack
+        request, k, call = ctx.request, 1 + ctx.request.tensors, ctx.request.call
         masks, given = ctx.saved_tensors[: ctx.masks], ctx.saved_tensors[ctx.masks :]
 
         def derivative(*args: Tensor) -> tuple[Tensor, ...]:
-            found = stack.vjp_on_operators(args[0], args[1:k], masks, args[k:], request.needs)
+            found = call.vjp_on_operators(args[0], args[1:k], masks, args[k:], request.needs)
             gradients: tuple[Tensor, ...] = request.chosen(found)
             return gradients
 
@@ -187,55 +179,45 @@ class RecurrenceVJP(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: Request, *_: Any) -> NoReturn:
-        raise no_vmap(request.stack.calls[0].engine)
+        raise no_vmap(request.call.engine)
 
 
-class Stacked(Protocol):
-    """What has a stack for a call."""
-
-    def stack(self, x: Tensor, tensors: Sequence[Tensor]) -> Stack: ...
-
-
-def apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """-> rows (., directions*P), *last states (layers*directions, B, .), differentiable"""
-    global _undisturbed
-    if "torch._dynamo" not in sys.modules:
-        return _apply(of, x, tensors)
-    if _undisturbed is None:  # after a graph break dynamo would compile the functions of the engines
-        _undisturbed = torch.compiler.disable(_apply)
-    return _undisturbed(of, x, tensors)
-
-
-def _apply(of: Stacked, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    stack = of.stack(x, tensors)
-    call = stack.calls[0]
     if torch._C._is_tracing():
         raise no_trace("torch.jit.trace", call.cell)
     if call.engine == "torch" and why_untraceable(call.cell) is not None:
         if call.solver.sweeps:
             raise PlaitError(f"solver {call.solver}: {why_untraceable(call.cell)} Use plait.Serial() for it.")
         with without_autocast(x.device):
-            return stack.differentiable(x, tensors, ())
-    if not in_functorch():
-        if not is_recorded(x, tensors):
-            rows, finals, _ = stack.run(x, tensors, keep=False)
-            return rows, *finals
-        # Function.apply inspects the signature of forward each time, for torch.func
-        result: tuple[Tensor, ...] = plainly(stack, x, *tensors)
-    else:
-        result = Recurrence.apply(Traced(stack), x, *tensors)
-    return result
+            return call.differentiable(x, tensors)
+    if in_functorch():
+        call.is_shared = True
+        result: tuple[Tensor, ...] = Recurrence.apply(call, x, *tensors)
+        return result
+    if (
+        torch.is_grad_enabled() and (x.requires_grad or True in map(learns, tensors))
+    ) or forward_ad._current_level >= 0:
+        return apply_plainly(call, x, *tensors)
+    rows, finals, _ = call.run(x, tensors, keep=False)
+    return rows, *finals
 
 
 def is_recorded(x: Tensor, tensors: Sequence[Tensor]) -> bool:
     """Whether a derivative may be needed."""
     if forward_ad._current_level >= 0:
         return True
-    if not torch.is_grad_enabled():
-        return False
-    return x.requires_grad or any(t.requires_grad for t in tensors)
+    return torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
 
 
-plainly = super(torch.autograd.Function, PlainRecurrence).apply
+learns = attrgetter("requires_grad")
 in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-_undisturbed: Callable[..., tuple[Tensor, ...]] | None = None
+# Function.apply inspects the signature of forward at each call, which only torch.func needs
+apply_plainly: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Recurrence).apply
+
+
+@cache
+def undisturbed() -> Callable[..., tuple[Tensor, ...]]:
+    """`apply` for a process that has imported dynamo: after a graph break it would compile the functions of engines."""
+    found: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(apply)
+    return found

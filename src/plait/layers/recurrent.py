@@ -1,46 +1,39 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
+import sys
 from collections.abc import Sequence
-from contextvars import ContextVar
-from itertools import chain
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import engines
 from ..cells import Cell
 from ..cells.trace import why_untraceable
-from ..engines.padding import Padding
+from ..engines.plan import Plan
 from ..errors import PlaitError
-from ..kernels.pool import PLAIN
-from ..layout import Layout, check_lengths
-from ..solvers import EXACT, Pasts, Serial, Solve, Solver, Solves, Visit
-from . import autograd, custom_op, on_device
+from ..solvers import EXACT, Serial, Solve, Solver, Solves, Visit, WarmStarts
+from . import autograd, cuda_choice, custom_op
 from .arguments import (
+    Given,
     State,
-    batch_of,
-    check_arguments,
     check_ids,
-    check_no_proxy,
     check_packed,
-    check_recorded,
     check_solver,
     converted,
-    laid_out,
-    permuted,
-    state_of,
+    of_lengths,
     states_of,
+    uniform,
 )
-from .autograd import is_autocast, no_jvp, no_vmap, without_autocast
+from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
-from .readable import are_readable
-from .ready import Ready, all_learn
-from .stack import Stack
+from .pinned import Block
+from .tensor_kinds import are_plain, are_readable
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
-IDS: ContextVar[Tensor | None] = ContextVar("ids", default=None)  # of the call that is under way
 
 
 class Recurrent(nn.RNNBase):
@@ -49,10 +42,9 @@ class Recurrent(nn.RNNBase):
     _plait_cell: type[Cell]
     engine = "auto"  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
     solver: Solver = SERIAL
-    _plait_held = None  # the block of `plait.packed` (held.py), if the layer is in one
-    _plait_pasts: Pasts | None = None  # what the solver has learnt of this layer
+    _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
+    _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
-    _plait_ready: Ready | None = None  # for a call like the last one
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
     def __init__(self, *args: Any, engine: str = "auto", solver: Solver = SERIAL, **kwargs: Any) -> None:
@@ -69,7 +61,7 @@ class Recurrent(nn.RNNBase):
         visits = [v for v in self._plait_visits if v is not None]
         there, back = ([s for v in visits if (s := getattr(v, name)) is not None] for name in ("forward", "backward"))
         exact = None if visits else EXACT
-        return Solves(Solve.together(there) if there else EXACT, Solve.together(back) if back else exact)
+        return Solves(Solve.worst(there) if there else EXACT, Solve.worst(back) if back else exact)
 
     def forward(
         self,
@@ -86,39 +78,28 @@ class Recurrent(nn.RNNBase):
         beyond it are zero, and the last states are those at its end.
         ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
-        if hx is None and lengths is None and ids is None and not torch.compiler.is_compiling():
-            ready = self._plait_ready
-            if ready is not None and ready.fits(self, input):
-                x, weights = cast(Tensor, input), self._plait_weights(2 if self.bidirectional else 1)
-                if all_learn(x, weights) and are_readable(chain(*weights)):  # the sizes are the same
-                    x = (x.transpose(0, 1) if self.batch_first else x).contiguous()
-                    y, *last = autograd.apply(ready, x, [*chain(*weights)])
-                    return y.transpose(0, 1) if self.batch_first else y, state_of(tuple(last))
-                return self._plait_engine("fused", input, hx)
-        check_no_proxy(self, input)
-        if ids is not None:
-            token = IDS.set(check_ids(ids))  # other threads may call this layer with others
-            try:
-                return self.forward(input, hx, lengths)
-            finally:
-                IDS.reset(token)
-        if lengths is not None:
-            return self._plait_lengths(input, hx, lengths)
-        cell = self._plait_cell
-        weight: Tensor = cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
-        engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
-        if weight.device.type == "cuda" or engine == "cuda":
-            engine = on_device.engine_for(self, engine, input, weight)
+        cell, weight = self._plait_cell, cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
+        if isinstance(input, Proxy):
+            raise no_trace("torch.fx", cell)
+        numbers = None if ids is None else check_ids(ids)
+        choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
+        engine = choose(self.engine, cell, weight.dtype, weight.device)
+        if engine == "cuda" or not weight.is_cpu:
+            engine = cuda_choice.engine_for(self, engine, input, weight)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
-            return self._plait_native(input, hx)
-        if is_autocast(weight.device):
+            return self._plait_native(input, hx, lengths)
+        if is_autocast(weight.device) if not weight.is_cpu else torch.is_autocast_enabled("cpu"):
             with without_autocast(weight.device):
-                return self._plait_engine(engine, converted(input, weight.dtype), converted(hx, weight.dtype))
-        return self._plait_engine(engine, input, hx)
+                given = converted(input, weight.dtype), converted(hx, weight.dtype)
+                return self._plait_run(cell, engine, *given, lengths, numbers)
+        return self._plait_run(cell, engine, input, hx, lengths, numbers)
 
-    def _plait_native(self, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
+    def _plait_native(self, input: Any, hx: State | None, lengths: Any = None) -> tuple[Any, State]:
+        """torch's own layer."""
+        if lengths is not None:
+            return self._plait_native_lengths(input, hx, lengths)
         if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
-            return self._plait_engine("torch", input, hx)  # torch refuses zero steps
+            return self._plait_run(self._plait_cell, "torch", input, hx)  # torch refuses zero steps
         if isinstance(input, PackedSequence):
             check_packed(self, input)
         try:
@@ -131,168 +112,155 @@ class Recurrent(nn.RNNBase):
             raise
         return result
 
-    def _plait_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Tensor, State]:
-        """Every sequence runs to its own end; the output is zero beyond it."""
-        if isinstance(input, PackedSequence):
-            raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
-        if input.dim() != 3:
-            raise PlaitError(f"lengths need a batch: expected a 3-D input, found {input.dim()}-D; add a batch axis.")
-        check_recorded(lengths)
-        T, B = input.shape[:2][:: -1 if self.batch_first else 1]
-        if B == 0:
-            check_lengths(lengths, T, B)
-            return self.forward(input, hx)
+    def _plait_native_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Any, State]:
         states = None if hx is None else states_of(hx)
-        if self._plait_takes_padded(input, states or ()):  # then all of it is one function
-            padding = Padding(lengths, T, B, self.batch_first)
-            check_arguments(self, input, states, None, B)
-            y, finals = self._plait_stack("fused", input, states, padding.layout, padding=padding)
-            return y, state_of(finals)
-        find = torch.compiler.disable(laid_out) if torch.compiler.is_compiling() else laid_out
-        layout, rows = find(lengths, T, B, self.batch_first)
-        rows = rows.to(input.device)
-        y, state = self.forward(layout.packed_sequence(input.flatten(0, 1).index_select(0, rows)), hx)
-        padded = y.data.new_zeros(T * B, y.data.shape[1]).index_copy_(0, rows, y.data)
-        return padded.unflatten(0, input.shape[:2]), state
+        given = of_lengths(self, input, states, lengths, False)  # checks the arguments
+        if given.padding is None:  # an empty batch
+            return self._plait_native(input, hx)
+        y, state = self._plait_native(given.layout.packed_sequence(given.x), hx)
+        return given.padding.scattered(y.data), state
 
-    def _plait_engine(self, engine: str, input: Tensor | PackedSequence, hx: State | None) -> tuple[Any, State]:
-        if isinstance(input, PackedSequence):
-            rows, batch_sizes, permutation, inverse = input
-            hx = None if hx is None else tuple(permuted(s, permutation) for s in states_of(hx))
-            layout = Layout.ragged(batch_sizes, batch_of(permutation, hx))
-            check_arguments(self, rows, hx, batch_sizes, layout.B)
-            y, finals = self._plait_stack(engine, rows, hx, layout, permutation)
-            finals = tuple(permuted(s, inverse) for s in finals)
-            return PackedSequence(y, batch_sizes, permutation, inverse), state_of(finals)
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        batched = input.dim() == 3
-        if hx is not None:
-            hx = states_of(hx)
-            if any(s.dim() != input.dim() for s in hx):
-                found = ", ".join(f"{s.dim()}-D" for s in hx)
-                raise RuntimeError(f"For a {input.dim()}-D input, hx should also be {input.dim()}-D, but got {found}")
-        if batched:
-            x = input.transpose(0, 1) if self.batch_first else input  # (T, B, I)
-        else:
-            x = input.unsqueeze(1)
-            hx = None if hx is None else tuple(s.unsqueeze(1) for s in hx)
-        T, B = x.shape[:2]
-        check_arguments(self, x, hx, None, B)
-        y, finals = self._plait_stack(engine, x.contiguous(), hx, Layout(T, B))
-        if not batched:
-            return y.squeeze(1), state_of(tuple(s.squeeze(1) for s in finals))
-        return y.transpose(0, 1) if self.batch_first else y, state_of(finals)
-
-    def _plait_stack(
+    def _plait_run(
         self,
+        cell: type[Cell],
         engine: str,
-        x: Tensor,
-        hx: tuple[Tensor, ...] | None,
-        layout: Layout,
-        permutation: Tensor | None = None,
-        padding: Padding | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Rows (N, I) or (T, B, I) through all layers -> as many (., D*P), last states (L*D, B, .)
+        input: Any,
+        hx: State | None,
+        lengths: Any = None,
+        ids: Tensor | None = None,
+    ) -> tuple[Any, State]:
+        """By one of plait's engines: the arguments made uniform, a plan found, its results in the user's form."""
+        try:
+            weights: list[Any] = [*map(self._parameters.__getitem__, self._flat_weights_names)]
+        except KeyError:  # a parametrized one is not there
+            weights = self._plait_weights()
+        takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
+        given = uniform(self, input, hx, lengths, takes_padded)
+        call, tensors = self._plait_call(cell, engine, given), [*(given.states or ()), *weights]
+        if not (takes_padded or self._plait_is_one(engine, given.x, tensors, weights)):
+            rows, last = self._plait_each(call, given, weights, ids)
+            return given.results(rows, last)
+        apply = autograd.undisturbed() if "torch._dynamo" in sys.modules else autograd.apply
+        rows, *last = apply(call, given.x, tensors)
+        if given.form == "dense":
+            return rows, last[0] if len(last) == 1 else tuple(last)
+        return given.results(rows, last)
 
-        padding: of x and of the result, if x is padded and `_plait_takes_padded` was asked
-        """
-        D, held = 2 if self.bidirectional else 1, self._plait_held
-        part = None
-        if self._plait_time is not None and self.solver.sweeps and torch.is_grad_enabled():
-            part = self._plait_time.part(layout)
-        if part is not None:
-            x, layout = part.take(x), part.layout
-            hx = None if hx is None else tuple(s[:, : layout.B].contiguous() for s in part.shared(hx))
-        L, solver = self.num_layers, self.solver
-        call = Call(self._plait_cell, engine, layout, D, self.bias, hx is not None, solver, held)
-        visits = self._plait_visit(D, layout.B, permutation, part) if solver.sweeps else None
-        calls = [call] * L
-        if padding is not None:
-            calls = [call._replace(padding=padding.of_layer(k, L)) for k in range(L)]
-        if held is not None or visits is not None:
-            mine = [() if visits is None else visits[k * D : (k + 1) * D] for k in range(L)]
-            calls = [calls[k]._replace(number=k, visits=mine[k]) for k in range(L)]
-        weights = self._plait_weights(D)
-        dropout = self.dropout if self.training else 0.0
-        states, finals = hx or (), []
-        compiling = torch.compiler.is_compiling()
-        readable = compiling or are_readable((x, *states, *chain(*weights)))
-        if not readable and visits is not None:
-            raise PlaitError(f"solver {solver} needs numbers, not fake tensors or make_fx: use plait.Serial() there.")
-        opaque = (compiling or not readable) and why_untraceable(call.cell) is None and visits is None
-        is_one = padding is not None or (
-            not opaque and visits is None and self._plait_is_one(engine, x, layout.N, weights)
+    def _plait_call(self, cell: type[Cell], engine: str, given: Given) -> Call:
+        """Of all layers as one function."""
+        return Call(
+            cell,
+            engine,
+            given.layout,
+            2 if self.bidirectional else 1,
+            self.bias,
+            given.states is not None,
+            self.hidden_size,
+            self.proj_size,
+            self.num_layers,
+            dropout=self.dropout if self.training and self.num_layers > 1 else 0.0,
+            solver=self.solver,
+            block=self._plait_block,
         )
-        if is_one:
-            is_special = any(o is not None for o in (padding, hx, held, layout.batch_sizes))
-            if engine == "fused" and not is_special:
-                self.__dict__["_plait_ready"] = Ready(self, x, calls, dropout)
-            x, *last = autograd.apply(Stack(calls, dropout), x, [*states, *chain(*weights)])
-            return x, tuple(last)
+
+    def _plait_each(
+        self, call: Call, given: Given, weights: Sequence[Tensor], ids: Tensor | None
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """One function for each layer: rows (N, I) or (T, B, I) -> as many (., D*P), last states (L*D, B, .)"""
+        x, states, L, D = given.x, given.states or (), self.num_layers, 2 if self.bidirectional else 1
+        solver, shared = self.solver, None
+        if self._plait_time is not None and solver.sweeps and torch.is_grad_enabled():
+            shared = self._plait_time.share(given.layout)
+        if shared is not None:
+            x, states = shared.take(x), [s[:, : shared.layout.B].contiguous() for s in shared.shared(states)]
+            given = given._replace(layout=shared.layout)
+        call = replace(call, layout=given.layout, layers=1, dropout=0.0)
+        visits = self._plait_visit(D, given, ids, shared) if solver.sweeps else ()
+        opaque = torch.compiler.is_compiling() or not are_readable((x, *states, *weights))
+        if opaque and visits and not torch.compiler.is_compiling():
+            raise PlaitError(f"solver {solver} needs numbers, not fake tensors or make_fx: use plait.Serial() there.")
+        opaque = opaque and why_untraceable(call.cell) is None and not visits
+        dynamo = "torch._dynamo" in sys.modules
+        dropout, each, finals = self.dropout if self.training else 0.0, len(weights) // L, []
         for k in range(L):
-            tensors = [s[k * D : (k + 1) * D] for s in states]
-            tensors += weights[k] if part is None else part.shared(weights[k])
-            x, *last = custom_op.apply(call, x, tensors) if opaque else autograd.apply(Stack([calls[k]]), x, tensors)
+            own = weights[k * each : (k + 1) * each]
+            tensors = [*[s[k * D : (k + 1) * D] for s in states], *(own if shared is None else shared.shared(own))]
+            mine = replace(call, number=k, visits=visits[k * D : (k + 1) * D])
+            apply = custom_op.apply if opaque else autograd.undisturbed() if dynamo else autograd.apply
+            x, *last = apply(mine, x, tensors)
             finals.append(last)
             if dropout and k < L - 1:
-                x = nn.functional.dropout(x, dropout) if part is None else part.dropout(x, dropout)
-        if part is not None:
-            x, finals = part.give(x), [part.last(last, D) for last in finals]
-        return x, tuple(finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)])
+                x = nn.functional.dropout(x, dropout) if shared is None else shared.dropout(x, dropout)
+        if shared is not None:
+            x, finals = shared.give(x), [shared.last(last, D) for last in finals]
+        return x, finals[0] if L == 1 else [torch.cat(some) for some in zip(*finals, strict=True)]
 
-    def _plait_takes_padded(self, input: Tensor, states: Sequence[Tensor]) -> bool:
+    def _plait_takes_padded(self, engine: str, input: Any, hx: State | None, weights: Sequence[Tensor]) -> bool:
         """Whether the function of the layers takes a padded input as it is."""
-        if torch.compiler.is_compiling() or type(input) not in PLAIN or not input.is_cpu or autograd.in_functorch():
+        if engine != "fused" or torch.compiler.is_compiling() or not isinstance(input, Tensor) or input.dim() != 3:
             return False
-        weight = cast(Tensor, self._flat_weights[0])
-        if engines.choose(self.engine, self._plait_cell, weight.dtype, weight.device) != "fused":
+        if type(self.solver) is not Serial or self._plait_time is not None:
             return False
-        if type(self.solver) is not Serial or self._plait_time is not None or is_autocast(weight.device):
-            return False
-        own = [self._parameters.get(name) for names in self._all_weights for name in names]
-        if not are_readable((input, *states, *own)):
-            return False
-        if self.num_layers == 1:
-            return True
-        if any(weight is None for weight in own):
-            return False  # a parametrization is evaluated once in a call
-        weights, N = self._plait_weights(2 if self.bidirectional else 1), input.shape[0] * input.shape[1]
-        return self._plait_is_one("fused", input, N, weights)
+        states = () if hx is None else states_of(hx)
+        tensors = (*states, *weights)
+        return are_plain((input, *tensors)) and self._plait_is_one(engine, input, tensors, weights)
 
-    def _plait_weights(self, D: int) -> list[list[Tensor]]:
-        """Per layer, those of all its directions."""
-        own: dict[str, Any] = self._parameters  # a parametrized one is not there
-        found = [[own[n] if n in own else getattr(self, n) for n in names] for names in self._all_weights]
-        return found if D == 1 else [found[k] + found[k + 1] for k in range(0, len(found), 2)]
+    def _plait_weights(self) -> list[Tensor]:
+        """Of all layers and directions. A parametrized one is evaluated here, once in a call."""
+        own: dict[str, Any] = self._parameters
+        return [own[name] if name in own else getattr(self, name) for name in self._flat_weights_names]
 
-    def _plait_is_one(self, engine: str, x: Tensor, N: int, weights: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether all layers are one function. It keeps all tapes until its way back ends, where one function for each
-        layer frees its own: so it is for small stacks. Layers below the first that learns need no tape at all.
+    def _plait_is_one(self, engine: str, x: Tensor, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
+        """Whether all layers are one function. It keeps all tapes until its backward pass ends, where one function for
+        each layer frees its own: so it is for small stacks. Layers below the first that learns need no tape at all.
         """
-        if len(weights) == 1:
-            return True
-        gates = N * self.hidden_size * len(self._plait_cell.gates) * len(self._all_weights)
-        if engine != "fused" or gates + sum(w.numel() for w in chain(*weights)) > MOST_TOGETHER:
+        if torch.compiler.is_compiling() or type(self.solver) is not Serial:
             return False
-        return all_learn(x, weights)
+        if not (are_plain((x, *tensors)) or are_readable((x, *tensors))):
+            return False
+        L = self.num_layers
+        if L == 1:
+            return True
+        rows = x.numel() // max(1, x.shape[-1])
+        gates = rows * self.hidden_size * len(self._plait_cell.gates) * len(self._all_weights)
+        if engine != "fused" or not rows or gates + sum(map(Tensor.numel, weights)) > MOST_TOGETHER:
+            return False
+        return not torch.is_grad_enabled() or is_recorded(x, weights[: len(weights) // L])
 
-    def _plait_visit(self, D: int, B: int, permutation: Tensor | None, part: Any) -> tuple[Visit, ...]:
+    def _plait_visit(self, D: int, given: Given, ids: Tensor | None, shared: Any) -> tuple[Visit, ...]:
         """One for each layer and direction."""
-        pasts = self._plait_pasts
-        if pasts is None or pasts.solver != self.solver.text:
-            pasts = self.__dict__["_plait_pasts"] = Pasts(self.solver.text)
-        ids = IDS.get()
+        warm_starts = self._plait_warm_starts
+        if warm_starts is None or warm_starts.solver != self.solver.text:
+            warm_starts = self.__dict__["_plait_warm_starts"] = WarmStarts(self.solver.text)
+        B, permutation = given.layout.B, given.permutation
         if ids is not None:
-            whole = B if part is None else part.whole.B
+            whole = B if shared is None else shared.whole.B
             if len(ids) != whole:
                 raise PlaitError(f"{len(ids)} ids for a batch of {whole}: expected one for each sequence.")
             ids = (ids if permutation is None else ids[permutation])[:B]
-        links = [None if part is None else part.link(d == 1) for d in range(D)]
+        links = [None if shared is None else shared.link(d == 1) for d in range(D)]
         visits = [
-            Visit(pasts.past(layer, d), ids, links[d], f"layer {layer}" + ", reverse" * d)
+            Visit(warm_starts.of(layer, d), ids, links[d], f"layer {layer}" + ", reverse" * d)
             for layer in range(self.num_layers)
             for d in range(D)
         ]
         self.__dict__["_plait_visits"] = visits
         return tuple(visits)
+
+    def plan(self, input: Any, hx: State | None = None, lengths: Any = None) -> Plan:
+        """What runs such a call in training, to be read: `print(layer.plan(x))`. Only engine `fused` has plans."""
+        weight, weights = cast(Tensor, self._flat_weights[0]), self._plait_weights()
+        engine = engines.choose(self.engine, self._plait_cell, weight.dtype, weight.device)
+        takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
+        given = uniform(self, input, hx, lengths, takes_padded)
+        x, tensors = given.x, [*(given.states or ()), *weights]
+        is_one = self._plait_is_one(engine, x, tensors, weights)
+        found = self._plait_call(self._plait_cell, engine, given).find_plan(x, True) if is_one else None
+        if found is None:
+            raise PlaitError(
+                f"engine {engine} runs this call layer by layer: only a call of engine 'fused' is one plan."
+            )
+        needs = tuple(t.requires_grad for t in (x, *tensors))
+        for wanted in (None, needs):
+            found.make(given.layout, found.key.wide, wanted)
+        return found

@@ -5,7 +5,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -14,50 +14,25 @@ from torch import Tensor
 
 from ..engines import Engine, Gradients, Layout, Needs, Prepared
 from ..errors import PlaitError, PlaitWarning
-from .past import Visit
+from .warm_start import Visit
 
 
-@dataclass(frozen=True)
-class Solve:
-    """How a pass through time went, forward or backward."""
+class Problem(NamedTuple):
+    """One layer of one call, as both passes are given it."""
 
-    iterations: int = 1  # passes over all pieces, or a part of them, until they fitted together
-    residual: float = 0.0  # the largest gap left between two pieces, relative to the states (or their gradients)
-    converged: bool = True  # whether that is within the tolerance
-    work: float = 1.0  # steps taken for each step of the sequences: 1 is what one walk takes
-    split: bool = False  # whether time was cut into pieces; if not, it was one exact walk
-
-    @classmethod
-    def together(cls, some: Sequence["Solve"]) -> "Solve":
-        """Of several layers and directions: the worst of each, and the mean of the work."""
-        return cls(
-            max(s.iterations for s in some),
-            max(s.residual for s in some),
-            all(s.converged for s in some),
-            sum(s.work for s in some) / len(some),
-            any(s.split for s in some),
-        )
-
-
-EXACT = Solve()
-
-
-class Solves(NamedTuple):
-    """Of a layer's last call. backward: None before it has run."""
-
-    forward: Solve
-    backward: Solve | None
+    engine: Engine
+    ps: Sequence[Prepared]  # per direction
+    layout: Layout
+    visits: Sequence[Visit] = ()  # per direction; without them time is never cut
 
 
 class Solver(ABC):
-    """Runs one layer through time, forward and back, by calling an engine. Arguments and results are those of
-    Engine.forward and Engine.backward.
-    """
+    """Runs one layer through time by calling an engine."""
 
     name: ClassVar[str]
     known: ClassVar["WeakValueDictionary[int, Solver]"] = WeakValueDictionary()
     numbers: ClassVar["count[int]"] = count(1)
-    sweeps = False  # whether it calls the engine more than once a pass: then the weights are packed to last
+    sweeps = False  # whether it calls the engine several times: then weights are packed to last
     key: int  # a number that is unique in this process: torch.compile's op finds the solver by it
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
@@ -71,13 +46,12 @@ class Solver(ABC):
 
     @property
     def text(self) -> str:
-        """Its name and the options that are not the default. `solvers.parse` makes an equal solver from it."""
+        """Its name and the options that are not the default: `solvers.parse` reads it."""
         options = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]  # type: ignore[arg-type]
         return self.name + (":" + ",".join(f"{name}={value}" for name, value in options) if options else "")
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From the options of its text."""
         known: dict[str, Any] = {f.name: f for f in fields(cls)} if is_dataclass(cls) else {}
         for name in options:
             if name not in known:
@@ -86,51 +60,29 @@ class Solver(ABC):
         return cls(**{name: read(cls.name, name, text, known[name].default) for name, text in options.items()})
 
     def check_steps(self, T: int) -> None:  # noqa: B027
-        """Refuses sequences of T steps if it cannot solve them. A task asks before it writes anything."""
+        """Refuses sequences of T steps if it cannot solve them."""
 
-    def is_exact(self, H: int, layout: Layout, visits: Sequence[Visit], keep: bool) -> bool:
-        """Whether this call is one exact walk, which may then be done in any way. If it is done without `forward` and
-        `backward`, then `was_exact` is called after the way there, and `was_exact_back` after the way back.
-        """
-        return False
-
-    def was_exact(self, visits: Sequence[Visit]) -> None:  # noqa: B027
-        """The way there was one exact walk."""
-
-    def was_exact_back(self, visits: Sequence[Visit]) -> None:  # noqa: B027
-        """The way back was one exact walk."""
+    def is_cut(self, H: int, layout: Layout, visits: Sequence[Visit], keep: bool) -> bool:
+        """Whether the solver runs this call itself. If not, the engine's serial plan runs it, and the visits say so."""
+        return True
 
     @abstractmethod
     def forward(
-        self,
-        engine: Engine,
-        ps: Sequence[Prepared],
-        x: Tensor,
-        state0: Sequence[Tensor] | None,
-        layout: Layout,
-        *,
-        keep: bool,
-        visits: Sequence[Visit] = (),
+        self, problem: Problem, x: Tensor, state0: Sequence[Tensor] | None, *, keep: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """-> rows, last states, what is kept
-
-        visits: of each direction, what the solver knows and finds out. `backward` is given the same.
-        """
+        """-> rows, last states, what is saved for backward"""
 
     @abstractmethod
     def backward(
         self,
-        engine: Engine,
-        ps: Sequence[Prepared],
+        problem: Problem,
         x: Tensor,
-        kept: Sequence[Tensor],
+        saved: Sequence[Tensor],
         d_rows: Tensor | None,
         d_finals: Sequence[Tensor | None],
-        layout: Layout,
         *,
         needs: Needs,
         spend: bool,
-        visits: Sequence[Visit] = (),
     ) -> Gradients: ...
 
     def __repr__(self) -> str:
@@ -144,7 +96,7 @@ class Solver(ABC):
 
 
 def read(solver: str, name: str, text: str, default: Any) -> Any:
-    """An option of a solver, in the kind that its default has. A default of 'auto' or None stands for a number."""
+    """An option, of its default's type; 'auto' and None stand for a number."""
     if text == str(default):
         return default
     if isinstance(default, bool):
@@ -194,7 +146,6 @@ def check_finite(residual: float, what: str) -> None:
 
 
 def say(visit: Visit, topic: str, sentence: str) -> None:
-    """Once for each layer and topic."""
-    if topic not in visit.past.said:
-        visit.past.said.add(topic)
+    if topic not in visit.warm_start.said:
+        visit.warm_start.said.add(topic)
         warnings.warn(sentence, PlaitWarning, stacklevel=2)

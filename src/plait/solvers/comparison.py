@@ -1,4 +1,4 @@
-"""How far a solver is from the exact walk."""
+"""How far a solver is from one exact walk."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from .serial import Serial
 
 
 class Comparison(NamedTuple):
-    """Relative errors, against one exact walk with the same weights, data and random numbers."""
+    """Relative errors, against one exact walk with the same random numbers."""
 
     loss: float
     gradient: float  # of all weights as one vector
@@ -36,8 +36,8 @@ def compare(model: nn.Module, loss: Callable[[], Tensor]) -> Comparison:
             exact = derivative(loss, parameters)
     finally:
         torch.set_rng_state(random)
-        for module, pasts in kept:
-            module.__dict__["_plait_pasts"] = pasts
+        for module, warm_starts in kept:
+            module.__dict__["_plait_warm_starts"] = warm_starts
     return Comparison(error(mine[:1], exact[:1]), error(mine[1:], exact[1:]))
 
 
@@ -52,7 +52,6 @@ def derivative(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> list
 
 
 def error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """Of all of them as one vector, relative."""
     a, b = (torch.cat([t.flatten().double() for t in some]) for some in (found, exact))
     size = float(b.norm())
     return float((a - b).norm()) / size if size else float((a - b).norm())
@@ -60,7 +59,6 @@ def error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 
 @contextmanager
 def exactly(model: nn.Module) -> Iterator[None]:
-    """A block in which all layers of a model are walked in one go."""
     mine = [(m, m.solver) for m in model.modules() if hasattr(m, "_plait_cell")]
     try:
         for module, _ in mine:
@@ -72,10 +70,9 @@ def exactly(model: nn.Module) -> Iterator[None]:
 
 
 def remembered(model: nn.Module) -> list[tuple[nn.Module, object]]:
-    """What the solvers have learnt; from now on they work with copies of it."""
     found = []
     for module in model.modules():
         if hasattr(module, "_plait_cell"):
-            found.append((module, module.__dict__.get("_plait_pasts")))
-            module.__dict__["_plait_pasts"] = copy.deepcopy(found[-1][1])
+            found.append((module, module.__dict__.get("_plait_warm_starts")))
+            module.__dict__["_plait_warm_starts"] = copy.deepcopy(found[-1][1])
     return found

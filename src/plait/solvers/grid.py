@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engines import Engine, Layout, Prepared, Tape
+from ..engines import Gradients, Layout, Needs, Prepared, Tape
 from ..kernels import pool
 from ..layout import Spans, Whole
+from .base import Problem
+from .warm_start import Visit
 
 States = list[Tensor]
 
@@ -53,15 +55,12 @@ class Grid:
 
     @cached_property
     def places(self) -> Tensor:  # (N,)
-        """For each row of the layout, its row in the pieces."""
         found = torch.empty_like(self.rows)
         found[self.rows] = torch.arange(len(self.rows))
         return found
 
     def windows(self, steps: Whole, leaves: int = 0) -> Spans:  # (m + leaves,)
-        """So many steps before each inner piece, or as many as there are; and before the ends of the first sequences.
-        Rows are those of the layout.
-        """
+        """So many steps before each inner piece, and before the first ends. Rows of the layout."""
         (piece, sequence), most = self.of_inner, int(steps.max(initial=0))
         is_even = not leaves and (steps == most).all()
         if is_even and most in self.found:
@@ -76,13 +75,11 @@ class Grid:
         return spans
 
     def some(self, pieces: Tensor, first: int, end: int) -> Spans:
-        """The steps from `first` up to `end` of some pieces, all longer than `first`. Rows are those of the pieces."""
         which = pieces.numpy()
         ends = np.minimum(self.layout.lengths[which], end)
         return self.layout.spans(which, np.full_like(ends, first), ends)
 
     def at_ends(self, last: Sequence[Tensor | None], zeros: States) -> States:  # (B, .) each -> (n, .)
-        """What the last piece of each sequence has; zeros for all others."""
         for zero, d in zip(zeros, last, strict=True):
             if d is not None:
                 zero[self.last] = d
@@ -97,48 +94,31 @@ class Grid:
 
 
 class Link(Protocol):
-    """The ranks with the steps before and after this one's, in the order of a walk.
-
-    enters, leaves: how many sequences come from the rank before, and go on to the one after. They are the longest.
-    """
+    """The neighbours in time. enters, leaves: sequences that come, and go on"""
 
     enters: int
     leaves: int
     steps: int  # of the whole sequences
 
-    def on(self, values: States) -> States:  # (leaves, .) each -> (enters, .)
-        """What the sequences have that leave this rank, to the one after -> from the one before"""
+    # what leaving sequences have, to the rank after -> from the rank before; `back`: the other way round
+    def on(self, values: States) -> States: ...  # (leaves, .) each -> (enters, .)
+    def back(self, values: States) -> States: ...  # (enters, .) each -> (leaves, .)
 
-    def back(self, values: States) -> States:  # (enters, .) -> (leaves, .)
-        """The other way round."""
+    # one after another: `arrived` waits for what the rank before (back: after) this one sends
+    def arrived(self, like: States, *, back: bool = False) -> States: ...
+    def send(self, values: States, *, back: bool = False) -> None: ...
 
-    def arrived(self, like: States, *, back: bool = False) -> States:
-        """Waits for what the rank before sends; back: the one after"""
+    # over all ranks: the largest of each number; rows one after another; the initial states of the whole batch
+    def most(self, *numbers: float) -> list[float]: ...
+    def all_rows(self, values: States) -> States: ...
+    def whole_initial(self, initial: States) -> States: ...  # (B, .) each
 
-    def send(self, values: States, *, back: bool = False) -> None:
-        """What the other one waits for."""
-
-    def most(self, *numbers: float) -> list[float]:
-        """The largest of each, over all ranks."""
-
-    def all_rows(self, values: States) -> States:
-        """Those of all ranks, one after another."""
-
-    def departures(self, c: int) -> tuple[Whole, Whole]:  # (B,) each
-        """If all ranks cut their sequences into pieces of c steps: how many departures each sequence has, on all ranks,
-        and on those before this one.
-        """
-
-    def whole_initial(self, initial: States) -> States:  # (B, .) each
-        """The initial states of all sequences of the whole batch. Each rank knows those of the sequences that start in
-        its part.
-        """
+    # with pieces of c steps: the departures of each sequence on all ranks, and on those before this one
+    def departures(self, c: int) -> tuple[Whole, Whole]: ...  # (B,) each
 
 
 class Joints:
-    """Where pieces meet: each departure is a piece that another one follows, each arrival is such a piece. Those that
-    meet a piece of another rank come last.
-    """
+    """Where pieces meet: departures are followed, arrivals follow. Those of ranks are last."""
 
     def __init__(self, grid: Grid, link: Link | None) -> None:
         self.grid, self.link = grid, link
@@ -174,29 +154,75 @@ def dense_grid(T: int, B: int, c: int, reverse: bool) -> Grid:
     return Grid(Layout(T, B), c, reverse)
 
 
-class Line:
-    """One direction of a layer. Solvers walk it forward: in reverse the grid has turned the rows round."""
+class Direction:
+    """One direction of a layer, walked forward: the grid has turned the rows."""
 
-    def __init__(self, engine: Engine, p: Prepared) -> None:
-        self.engine = engine
-        self.p = engine.prepare(p.cell, p.weights, False) if p.reverse else p
-        self.widths = p.widths
+    def __init__(self, problem: Problem, d: int) -> None:
+        self.engine, self.given, self.layout, self.number = problem.engine, problem.ps[d], problem.layout, d
+        self.visit = problem.visits[d] if problem.visits else Visit()
+        self.widths = self.given.widths
+
+    @cached_property
+    def p(self) -> Prepared:
+        p = self.given
+        return self.engine.prepare(p.cell, p.weights, False) if p.reverse else p
 
     def zeros(self, count: int, like: Tensor) -> States:
         return [like.new_zeros(count, width) for width in self.widths]
 
-    def initial(self, state0: Sequence[Tensor] | None, d: int, B: int, like: Tensor) -> States:  # (B, .) each
-        """The states that the sequences start from, of direction d."""
-        return self.zeros(B, like) if state0 is None else [s[d] for s in state0]
+    def initial(self, state0: Sequence[Tensor] | None, like: Tensor) -> States:  # (B, .) each
+        return self.zeros(self.layout.B, like) if state0 is None else [s[self.number] for s in state0]
+
+    def tape(self, memory: Tensor, layout: Layout) -> Tape:
+        return self.p.room(layout, 1).tape(memory, layout)
+
+    def recur(
+        self,
+        wx: Tensor,
+        starts: States | None,
+        layout: Layout,
+        dt: int = 1,
+        *,
+        source: States | None = None,
+        path: bool = True,
+    ) -> tuple[States, States]:  # (N, .) each, (n, .) each
+        """Without a tape -> all states, if `path`, and the last ones"""
+        out = [wx.new_empty(layout.N, width) for width in self.widths] if path else None
+        last, _ = self.engine.recur(self.p, wx, starts, layout, dt=dt, source=source, keep=False, out=out)
+        return out or [], last
+
+    def forward(
+        self, p: Prepared, rows: Tensor, starts: Sequence[Tensor], layout: Layout, *, keep: bool = True
+    ) -> tuple[Tensor, States, list[Tensor]]:
+        """-> rows, last states (n, .), the tape's memory. p: self.p, or self.given"""
+        y, last, memory = self.engine.forward([p], rows, [s.unsqueeze(0) for s in starts], layout, keep=keep)
+        return y, [s[0] for s in last], memory
+
+    def backward(self, p: Prepared, given: "Backward", layout: Layout) -> Gradients:
+        rows, memory, d_rows, d_last, needs, spend = given
+        ends = [None if d is None else d.unsqueeze(0) for d in d_last]
+        g = self.engine.backward([p], rows, [memory], d_rows, ends, layout, needs=needs, spend=spend)
+        return g._replace(states=[s[0] for s in g.states], derivatives=[])
+
+
+class Backward(NamedTuple):
+    """What the backward pass of a direction is given."""
+
+    rows: Tensor  # (N, I): its input
+    memory: Tensor  # of its tape
+    d_rows: Tensor | None  # (N, P)
+    d_last: Sequence[Tensor | None]  # per state (B, .)
+    needs: Needs
+    spend: bool  # the tape may be overwritten
 
 
 def taken(matrix: Tensor, rows: Tensor) -> Tensor:  # (N, .), (n,) -> (n, .)
-    """These rows, in memory that is used again at the next step of training."""
+    """These rows, in memory that the next training step uses again."""
     return torch.index_select(matrix, 0, rows, out=pool.empty(matrix, len(rows), matrix.shape[1], exact=True))
 
 
 def norms(states: Sequence[Tensor]) -> Tensor:  # (n, .) each -> (n,)
-    """Of all states of a sequence together. In float64: squares of gradients are soon too small for float32."""
+    """Of all states together, in float64: squares underflow in float32."""
     total = states[0].double().square().sum(1)
     for s in states[1:]:
         total = total + s.double().square().sum(1)
@@ -215,5 +241,5 @@ def relative(gaps: Sequence[Tensor], states: Sequence[Tensor]) -> Tensor:  # (m,
 
 
 def in_units(found: Tensor, size: float) -> Tensor:
-    """Where there is no unit, because all states are zero, any gap is a whole one."""
+    """If all states are zero, any gap is a whole unit."""
     return found / size if size else (found > 0).to(found.dtype) + found * 0  # NaN stays NaN

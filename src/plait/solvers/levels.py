@@ -5,9 +5,9 @@ is. A coarse grid joins the ends of the pieces of c steps of the grid below. It 
 way, and the coarsest one step after another. (Full approximation scheme; reduction in time: only the points between two
 pieces are unknown.)
 
-The way back has the same shape. It is linear, so the coarse grids solve for what is missing.
+The backward pass has the same shape. It is linear, so the coarse grids solve for what is missing.
 
-If several ranks have the steps, level 0 is theirs, each its part; all ranks solve the coarser levels, all of them.
+If several ranks share the steps, each has its share of level 0, and each solves all of the coarser levels.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from ..engines import Layout, Tape
 from ..layout import Whole
-from .grid import Grid, Joints, Line, States, largest, taken
+from .grid import Direction, Grid, Joints, States, largest, taken
 
 Sweep = Callable[[States], States]
 
 
 class Level:
-    """A grid in time, and how the points between its pieces make the next one: a row for each departure of a piece."""
+    """A grid in time. The departures of its pieces are the points of the next grid."""
 
     def __init__(self, joints: Joints, dt: int, wx: Tensor) -> None:
         """wx: of the pieces"""
@@ -70,15 +70,15 @@ def coarse_layout(lengths: Whole) -> Layout:  # (B,), longest first
 
 
 class Solution:
-    """One direction of one call: its levels, and how much work they have done. Level 0 is in pieces, and the coarsest
-    is not.
-    """
+    """One direction of one call: its levels, and their work."""
 
-    def __init__(self, line: Line, joints: Joints, wx: Tensor, levels: int, relax: str, initial: States) -> None:
+    def __init__(
+        self, direction: Direction, joints: Joints, wx: Tensor, levels: int, relax: str, initial: States
+    ) -> None:
         """wx: of the pieces"""
-        self.line, self.relax, self.work = line, relax, 0
+        self.direction, self.relax, self.work = direction, relax, 0
         self.levels, c, dt = [Level(joints, 1, wx)], joints.grid.c, 1
-        self.initial = [self.from_the_first(joints, initial)]
+        self.initial = [initial if joints.link is None else joints.link.whole_initial(initial)]
         while True:
             above = self.levels[-1]
             layout, dt = above.coarse, dt * c
@@ -91,71 +91,41 @@ class Solution:
         self.coarsest, self.wx, self.dt = layout, rows, dt
         self.last = len(self.levels)  # the number of the coarsest
 
-    @staticmethod
-    def from_the_first(joints: Joints, initial: States) -> States:
-        """The initial states of all sequences. Of those that come from other ranks, the first one knows them."""
-        return initial if joints.link is None else joints.link.whole_initial(initial)
-
-    # --- there
-    def sweep(self, l: int, between: States, source: States | None, out: States | None = None) -> States:
-        """All pieces of a level, with given departures -> those that they should have been, (m, .)
-
-        source, out: in the order of the pieces
-        """
-        level, line = self.levels[l], self.line
-        ends, _ = line.engine.recur(
-            line.p,
-            level.wx,
-            level.starts(between, self.own_initial(l)),
-            level.grid.layout,
-            dt=level.dt,
-            source=source,
-            keep=False,
-            out=out,
-        )
-        self.work += level.grid.layout.N
-        return [e[level.joints.departures] for e in ends]
+    # --- forward
+    def pieces(self, l: int, between: States, source: States | None, path: bool = False) -> tuple[States, States]:
+        """All pieces of a level -> their points (N, .) if `path`, true departures (m, .)"""
+        level, layout = self.levels[l], self.levels[l].grid.layout
+        starts = level.starts(between, self.own_initial(l))
+        points, ends = self.direction.recur(level.wx, starts, layout, level.dt, source=source, path=path)
+        self.work += layout.N
+        return points, [e[level.joints.departures] for e in ends]
 
     def own_initial(self, l: int) -> States:
-        """Of the sequences in this rank's part."""
         return [s[: self.levels[l].grid.whole.B] for s in self.initial[l]]
 
     def walk(self, source: States | None) -> States:
-        """All points of the coarsest grid."""
-        found = [self.wx.new_empty(self.coarsest.N, width) for width in self.line.widths]
-        self.line.engine.recur(
-            self.line.p, self.wx, self.initial[-1], self.coarsest, dt=self.dt, source=source, keep=False, out=found
-        )
         self.work += self.coarsest.N
-        return found
+        return self.direction.recur(self.wx, self.initial[-1], self.coarsest, self.dt, source=source)[0]
 
     def guess(self, l: int = 1) -> States:
-        """All points of a coarse grid, from the coarsest up."""
         if l == self.last:
             return self.walk(None)
         level = self.levels[l]
-        found = [level.wx.new_empty(level.grid.layout.N, width) for width in self.line.widths]
-        self.sweep(l, [p[level.rows] for p in self.guess(l + 1)], None, found)
+        found, _ = self.pieces(l, [p[level.rows] for p in self.guess(l + 1)], None, path=True)
         return [taken(f, level.grid.places) for f in found]
 
     def cycle(self, l: int, between: States, source: States | None) -> tuple[States, float]:
-        """Better departures of a level, and how far they were off before. source: as in sweep"""
-        level, line = self.levels[l], self.line
+        """Better departures of a level, and how far they were off before."""
+        level = self.levels[l]
         if self.relax == "FCF":
-            between = self.sweep(l, between, source)
-        found = self.sweep(l, between, source)
+            _, between = self.pieces(l, between, source)
+        _, found = self.pieces(l, between, source)
         missing = [f - b for f, b in zip(found, between, strict=True)]
         residual = largest(missing, between)
         before = [s[level.joints.departures] for s in level.starts(between, self.own_initial(l))]
         m = len(level.rows)
-        wide, _ = line.engine.recur(
-            line.p,
-            taken(level.wx, level.joints.departures),
-            before,
-            Layout(1, m),
-            dt=level.dt * level.grid.c,
-            keep=False,
-        )
+        wx = taken(level.wx, level.joints.departures)
+        _, wide = self.direction.recur(wx, before, Layout(1, m), level.dt * level.grid.c, path=False)
         self.work += m
         right = [b - w + off for b, w, off in zip(between, wide, missing, strict=True)]
         both = level.points([*right, *between])
@@ -163,43 +133,41 @@ class Solution:
         return [p[level.rows] for p in points], residual
 
     def solve(self, l: int, source: States, guess: States) -> States:  # (N, .) each
-        """All points of a coarse grid, with a source."""
         if l == self.last:
             return self.walk(source)
         level = self.levels[l]
         mine = [taken(s, level.grid.rows) for s in source]
         between, _ = self.cycle(l, self.departing(l, guess), mine)
-        found = [torch.empty_like(g) for g in guess]
-        self.sweep(l, between, mine, found)
+        found, _ = self.pieces(l, between, mine, path=True)
         return [taken(f, level.grid.places) for f in found]
 
     def departing(self, l: int, points: States) -> States:  # (N, .) -> (m, .)
-        """Of all points of a grid, those at the ends of its pieces that others follow."""
         grid = self.levels[l].grid
         before = self.levels[l].joints.departures.numpy()
         rows = torch.from_numpy(grid.whole.first_rows[(grid.piece[before] + 1) * grid.c - 1] + grid.sequence[before])
         return [p[rows] for p in points]
 
-    # --- back
+    # --- backward
     def linearise(self, between: States) -> list[Tape]:  # (m, .): what the departures of level 0 have
         """Tapes of the coarse grids, at the states of the finest."""
-        line, tapes = self.line, []
+        direction, tapes = self.direction, []
         points = self.levels[0].points(between)
         for l in range(1, self.last):
             level = self.levels[l]
             grid = level.grid
             starts = level.starts(self.departing(l, points), self.own_initial(l))
             path = [taken(p, grid.rows) for p in points]
-            tapes.append(line.engine.linearise(line.p, level.wx, path, starts, grid.layout, dt=level.dt))
+            tapes.append(direction.engine.linearise(direction.p, level.wx, path, starts, grid.layout, dt=level.dt))
             points = level.points(self.departing(l, points))
             self.work += grid.layout.N
-        tapes.append(line.engine.linearise(line.p, self.wx, points, self.initial[-1], self.coarsest, dt=self.dt))
+        tapes.append(
+            direction.engine.linearise(direction.p, self.wx, points, self.initial[-1], self.coarsest, dt=self.dt)
+        )
         self.work += self.coarsest.N
         return tapes
 
     def carry(self, tape: Tape, source: States, d_ends: States) -> States:  # (N, .), (n, .) -> (N, .)
-        """Step by step: the gradients at all points."""
-        engine, p, layout = self.line.engine, self.line.p, tape.layout
+        engine, p, layout = self.direction.engine, self.direction.p, tape.layout
         found, running = [s.clone() for s in source], [d.clone() for d in d_ends]
         for t in range(layout.T - 1, -1, -1):
             rows, n = layout.rows(t, t + 1), layout.sizes[t]
@@ -212,27 +180,24 @@ class Solution:
 
     def solve_back(self, l: int, tapes: Sequence[Tape], source: States) -> States:  # (N, .) -> (N, .)
         """The gradients at all points of a coarse grid, given what is added at each."""
-        line, tape = self.line, tapes[l - 1]
+        direction, tape = self.direction, tapes[l - 1]
         if l == self.last:
-            return self.carry(tape, source, line.zeros(self.coarsest.B, source[0]))
+            return self.carry(tape, source, direction.zeros(self.coarsest.B, source[0]))
         level = self.levels[l]
         mine = [taken(s, level.grid.rows) for s in source]
-        nothing = line.zeros(level.grid.n, mine[0])
+        nothing = direction.zeros(level.grid.n, mine[0])
 
         def sweep(between: States) -> States:
-            _, d_starts = line.engine.recur_vjp(line.p, tape, mine, level_ends(level, between, nothing))
+            _, d_starts = direction.engine.recur_vjp(direction.p, tape, mine, level_ends(level, between, nothing))
             self.work += level.grid.layout.N
             return level.joints.back([d[level.joints.arrivals] for d in d_starts])
 
-        between, _ = self.cycle_back(l, tapes, sweep, line.zeros(len(level.rows), mine[0]))
+        between, _ = self.cycle_back(l, tapes, sweep, direction.zeros(len(level.rows), mine[0]))
         found = self.carry(tape, mine, level_ends(level, between, nothing))
         return [taken(f, level.grid.places) for f in found]
 
     def cycle_back(self, l: int, tapes: Sequence[Tape], sweep: Sweep, between: States) -> tuple[States, float]:
-        """Better gradients at the departures of a level, and how far they were off before.
-
-        sweep: all pieces, with given gradients at their departures -> those that they should have been
-        """
+        """Better gradients at the departures, and how far they were off before."""
         if self.relax == "FCF":
             between = sweep(between)
         found = sweep(between)
@@ -241,13 +206,12 @@ class Solution:
         return [b + m for b, m in zip(between, more, strict=True)], largest(missing, found)
 
     def correction(self, l: int, tapes: Sequence[Tape], missing: States) -> States:  # (m, .) -> (m, .)
-        """What is missing at the departures of a level, and all that follows from it."""
         level = self.levels[l]
         return [s[level.rows] for s in self.solve_back(l + 1, tapes, level.points(missing))]
 
 
 def level_ends(level: Level, between: States, d_ends: States) -> States:  # (m, .), (n, .) -> (n, .)
-    """The gradients at the ends of all pieces: `between` at the departures, else those of d_ends."""
+    """The gradients at the ends of all pieces: `between` at the departures."""
     for d_end, d in zip(d_ends, between, strict=True):
         d_end[level.joints.departures] = d
     return d_ends

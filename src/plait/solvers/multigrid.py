@@ -1,23 +1,26 @@
 """Multigrid in time: pieces of a few steps run side by side, and coarser grids carry the news across."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engines import Gradients, Layout, Needs
+from ..engines import Gradients, Layout
 from ..errors import PlaitError
-from .base import Solve, check_finite, check_flag, check_number, check_tolerance
-from .grid import Joints, Line, States, largest, taken
+from .base import check_finite, check_flag, check_number, check_tolerance
+from .grid import Backward, Direction, Joints, States, largest, taken
 from .levels import Solution, level_ends
-from .past import Visit
 from .pieces import OF_GRADIENTS, OF_STATES, InPieces, Walked, about
+from .solve import Solve
+from .warm_start import Visit
 
 LARGEST = 0.5  # a gap of this size, after the last iteration, is no solution
 MOST = 1000  # iterations, if there is a tolerance
+Cycle = Callable[..., tuple[States, float]]  # departures -> better ones, and their gap before
 
 
 @dataclass(eq=False, repr=False)
@@ -32,8 +35,8 @@ class Multigrid(InPieces):
     relax: FCF or F
     tolerance: of the gradient, relative; then iterations go on until it is reached, and the counts do not matter
     start: auto (from the last visit's states, where ids are given and known) or coarse
-    fallback: walk in one go if it does not converge; False is for study
-    check_every: every so many calls, compare with an exact walk, and say the error
+    fallback: walk serially if it does not converge; False is for study
+    check_every: every so many calls, compare with an exact walk, and report the error
 
     Without gradients (torch.no_grad) it is always one exact walk.
     """
@@ -79,30 +82,23 @@ class Multigrid(InPieces):
                 f"{self.coarsening ** (self.levels - 1)} steps, and the sequences have {T}: use at most {fit}."
             )
 
-    # --- there
-    def walk(self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit) -> Walked | None:
-        engine, p, grid = line.engine, line.p, joints.grid
+    # --- forward
+    def walk(self, direction: Direction, x: Tensor, initial: States, joints: Joints) -> Walked | None:
+        p, grid, visit = direction.p, joints.grid, direction.visit
         rows, bound = taken(x, grid.rows), OF_STATES * self.tight(visit)
-        solution = Solution(line, joints, engine.project(p, rows), self.levels, self.relax, initial)
-        finest, count, gaps, is_again = solution.levels[0], 0, [], visit.starts is not None
+        solution = Solution(direction, joints, direction.engine.project(p, rows), self.levels, self.relax, initial)
+        finest, gaps, is_again = solution.levels[0], list[float](), visit.starts is not None
         if visit.starts is None:
             between = self.stored(joints, visit, x)
             if between is None:
                 between = [point[finest.rows] for point in solution.guess()]
-            count = 1
-            while count < (MOST if self.tolerance else self.forward_iterations):
-                between, gap = solution.cycle(0, between, None)
-                (gap,) = joints.most(gap)
-                gaps.append(gap)
-                count += 1
-                if (self.tolerance and gap <= bound) or (self.fallback and self.is_hopeless(gaps, bound)):
-                    break
+            cycle = partial(solution.cycle, 0, source=None)
+            between, gaps = self.iterate(cycle, between, self.forward_iterations, bound, joints)
             starts = finest.starts(between, solution.own_initial(0))
         else:
             starts = [s.clone() for s in visit.starts]
-        y, found, (memory,) = engine.forward([p], rows, [s.unsqueeze(0) for s in starts], grid.layout, keep=True)
-        ends = [e[0] for e in found]
-        true = joints.on([e[joints.departures] for e in ends])
+        y, ends, (memory,) = direction.forward(p, rows, starts, grid.layout)
+        count, true = 0 if is_again else 1 + len(gaps), joints.on([e[joints.departures] for e in ends])
         (gap,) = joints.most(largest([t - s[joints.arrivals] for t, s in zip(true, starts, strict=True)], ends))
         gaps.append(gap)
         visit.forward = Solve(count, gap, gap <= bound, 1 + solution.work / len(rows), True)
@@ -114,16 +110,27 @@ class Multigrid(InPieces):
                 return None
             check_finite(gap, "the states")
             self.remember(joints, [e[joints.departures] for e in ends], visit)
-        visit.left, visit.starts = joints, starts
+        visit.joints, visit.starts = joints, starts
         return Walked(taken(y, grid.places), [e[grid.last] for e in ends], memory)
+
+    def iterate(
+        self, cycle: Cycle, between: States, count: int, bound: float, joints: Joints
+    ) -> tuple[States, list[float]]:
+        """V-cycles after the coarse solve -> departures, the gap before each"""
+        gaps: list[float] = []
+        while 1 + len(gaps) < (MOST if self.tolerance else count):
+            between, gap = cycle(between=between)
+            gaps += joints.most(gap)
+            if (self.tolerance and gap <= bound) or (self.fallback and self.is_hopeless(gaps, bound)):
+                break
+        return between, gaps
 
     @staticmethod
     def is_hopeless(gaps: Sequence[float], bound: float) -> bool:
-        """The gaps between the pieces grow, or are not numbers any more. (The first guess may be far off.)"""
+        """The gaps grow, or are not numbers. (The first guess may be far off.)"""
         return not gaps[-1] <= max(bound, 2 * min(gaps))
 
     def has_failed(self, gaps: Sequence[float], bound: float) -> bool:
-        """After the last iteration."""
         return self.is_hopeless(gaps, bound) or gaps[-1] > (bound if self.tolerance else LARGEST)
 
     def diverged(self, visit: Visit, gaps: Sequence[float], what: str) -> None:
@@ -132,8 +139,7 @@ class Multigrid(InPieces):
         self.give_up(visit, why, " Use fewer levels, a smaller coarsening, or plait.Shooting().")
 
     def stored(self, joints: Joints, visit: Visit, like: Tensor) -> States | None:  # (m, .) each
-        """What the departures of the pieces were at the last visit, if it is known of all sequences."""
-        has, _, states = visit.past.store.find(visit.ids, about(joints.grid), like)
+        has, _, states = visit.warm_start.table.find(visit.ids, about(joints.grid), like)
         (lacks,) = joints.most(float(self.start != "auto" or not len(has) or not has.all()))
         if lacks:
             return None
@@ -149,35 +155,24 @@ class Multigrid(InPieces):
             found[self.places(joints)] = state
             states.append(found)
         number = np.zeros(grid.whole.B, np.int64)
-        visit.past.store.put(visit.ids, np.column_stack([about(grid), number]), states)
+        visit.warm_start.table.put(visit.ids, np.column_stack([about(grid), number]), states)
 
     @staticmethod
     def places(joints: Joints) -> tuple[Tensor, Tensor]:  # (m,) each
-        """The sequence and the piece of each departure."""
         which, grid = joints.departures.numpy(), joints.grid
         return torch.from_numpy(grid.sequence[which]), torch.from_numpy(grid.piece[which])
 
-    # --- back
-    def walk_back(
-        self,
-        line: Line,
-        x: Tensor,
-        memory: Tensor,
-        d_rows: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        visit: Visit,
-        needs: Needs,
-        spend: bool,
-    ) -> Gradients | None:
-        engine, p = line.engine, line.p
-        joints: Joints = visit.left
-        grid, initial = joints.grid, list(visit.initial or ())
-        rows, d_out = taken(x, grid.rows), None if d_rows is None else taken(d_rows, grid.rows)
-        tape = p.room(grid.layout, 1).tape(memory, grid.layout)
-        solution = Solution(line, joints, engine.project(p, rows), self.levels, self.relax, initial)
+    # --- backward
+    def walk_back(self, direction: Direction, given: Backward) -> Gradients | None:
+        engine, p, visit = direction.engine, direction.p, direction.visit
+        joints: Joints = visit.joints
+        grid, x, initial = joints.grid, given.rows, list(visit.initial or ())
+        rows, d_out = taken(x, grid.rows), None if given.d_rows is None else taken(given.d_rows, grid.rows)
+        tape = direction.tape(given.memory, grid.layout)
+        solution = Solution(direction, joints, engine.project(p, rows), self.levels, self.relax, initial)
         level, departures = solution.levels[0], joints.departures
         tapes = solution.linearise(grid.states_at(tape, departures, grid.layout.lengths[departures.numpy()]))
-        d_ends = grid.at_ends(d_last, line.zeros(grid.n, x))
+        d_ends = grid.at_ends(given.d_last, direction.zeros(grid.n, x))
 
         def sweep(between: States) -> States:
             d = [d_out, *[None] * (len(d_ends) - 1)]
@@ -185,21 +180,14 @@ class Multigrid(InPieces):
             solution.work += grid.layout.N
             return joints.back([d[joints.arrivals] for d in d_starts])
 
-        between, bound = line.zeros(len(departures), x), OF_GRADIENTS * self.tight(visit)
+        between, bound = direction.zeros(len(departures), x), OF_GRADIENTS * self.tight(visit)
         between = solution.correction(0, tapes, sweep(between))
-        count, gaps = 1, []
-        while count < (MOST if self.tolerance else self.backward_iterations):
-            between, gap = solution.cycle_back(0, tapes, sweep, between)
-            (gap,) = joints.most(gap)
-            gaps.append(gap)
-            count += 1
-            if (self.tolerance and gap <= bound) or (self.fallback and self.is_hopeless(gaps, bound)):
-                break
-        ends = [d.unsqueeze(0) for d in level_ends(level, between, d_ends)]
-        g = engine.backward([p], rows, [memory], d_out, ends, grid.layout, needs=needs, spend=spend)
-        d_starts = [d[0] for d in g.states]
-        true = joints.back([d[joints.arrivals] for d in d_starts])
-        (gap,) = joints.most(largest([t - b for t, b in zip(true, between, strict=True)], d_starts))
+        cycle = partial(solution.cycle_back, 0, tapes, sweep)
+        between, gaps = self.iterate(cycle, between, self.backward_iterations, bound, joints)
+        of_pieces = given._replace(rows=rows, d_rows=d_out, d_last=level_ends(level, between, d_ends))
+        g = direction.backward(p, of_pieces, grid.layout)
+        count, true = 1 + len(gaps), joints.back([d[joints.arrivals] for d in g.states])
+        (gap,) = joints.most(largest([t - b for t, b in zip(true, between, strict=True)], g.states))
         gaps.append(gap)
         visit.backward = Solve(count, gap, gap <= bound, 1 + solution.work / len(rows), True)
         if self.fallback and self.has_failed(gaps, bound):
@@ -207,4 +195,4 @@ class Multigrid(InPieces):
             return None
         check_finite(gap, "the gradients of the states")
         d_x = None if g.x is None else taken(g.x, grid.places)
-        return Gradients(d_x, [d[grid.first].unsqueeze(0) for d in d_starts], g.weights, [])
+        return g._replace(x=d_x, states=[d[grid.first] for d in g.states])

@@ -1,12 +1,11 @@
-"""One step after another. It is exact. Engine `fused` does it in one launch forward and one back."""
+"""One step after another. It is exact. Engine `fused` does it in one launch forward and one backward."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from ..engines import Engine, Gradients, Prepared
-from .base import Solver
+from ..engines import Gradients
+from .base import Problem, Solver
 
 
 class Serial(Solver):
@@ -14,15 +13,15 @@ class Serial(Solver):
 
     name = text = "serial"
 
-    def is_exact(self, *_: Any) -> bool:
-        return type(self) is Serial  # a subclass is asked, whatever it does
+    def is_cut(self, *_: Any) -> bool:
+        return type(self) is not Serial  # a subclass is asked, whatever it does
 
-    def forward(
-        self, engine: Engine, ps: Sequence[Prepared], *arguments: Any, visits: Any = (), **options: Any
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        return engine.forward(ps, *arguments, **options)
+    def forward(self, problem: Problem, *rows: Any, **options: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        engine: Any = problem.engine
+        found: tuple[Tensor, list[Tensor], list[Tensor]] = engine.forward(problem.ps, *rows, problem.layout, **options)
+        return found
 
-    def backward(
-        self, engine: Engine, ps: Sequence[Prepared], *arguments: Any, visits: Any = (), **options: Any
-    ) -> Gradients:
-        return engine.backward(ps, *arguments, **options)
+    def backward(self, problem: Problem, *rows: Any, **options: Any) -> Gradients:
+        engine: Any = problem.engine
+        found: Gradients = engine.backward(problem.ps, *rows, problem.layout, **options)
+        return found

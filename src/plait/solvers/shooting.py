@@ -3,35 +3,34 @@
 A network forgets: started from a wrong state, it comes back to its true path within its memory. So a piece that starts
 a little earlier than it has to, from zeros or from the state of the last visit, begins right. Where a piece ends and
 the next one has begun, the two must agree; if they do not, the next one runs again from the right state, until it meets
-its own earlier path. So the result is exact within the tolerance, or the sequence is walked in one go.
+its own earlier path. So the result is exact within the tolerance, or the sequence is walked serially.
 
-The way back is the same for gradients: what comes from later pieces is first carried back through some steps of them.
-It is linear, so what is missing is added.
+The backward pass does the same for gradients: what comes from later pieces is first carried back through some steps of
+them. It is linear, so what is missing is added.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engines import Gradients, Layout, Needs, Tape
-from .base import Solve, check_finite, check_flag, check_number, check_tolerance, say
-from .grid import Grid, Joints, Line, States, taken
-from .past import Visit
+from ..engines import Gradients, Layout, Tape
+from .base import check_finite, check_flag, check_number, check_tolerance, say
+from .grid import Backward, Direction, Grid, Joints, States, taken
 from .pieces import OF_GRADIENTS, OF_STATES, InPieces, Walked, about
-from .repairs import add_missing, carry_back, repair
+from .repairs import Gaps, add_missing, carry_back, repair
+from .solve import Solve
+from .warm_start import Visit
 
-FIRST = {"cold": 192, "warm": 64, "back": 192}  # steps of a warm-up: from zeros, from a stored state, on the way back
+FIRST = {"cold": 192, "warm": 64, "back": 192}  # steps of a warm-up: from zeros, from a stored state, backward
 STRIDE, LEAST, MOST = 32, 32, 1 << 20  # steps by which a warm-up changes, its least, its most
-HOT = 4  # a gap that is too large; half of it is left at the next call
-CALM = 4  # calls in a row with gaps far below the bound
-BUDGET, STRIKES = 0.5, 3  # steps of repairs for each step of the sequence that are too much; how often
-NARROW = 128  # units of a layer that has the first of these numbers of pieces for each thread; others have the second
-WORTH = 1 << 18  # steps times units of a sequence, below which the work beside the kernels outweighs the gain
-LANES = (4, 2)  # the kernel's speed hardly grows with more
+HOT = 4  # a large gap adds it to a counter that halves at every call; above it the warm-up grows
+CALM = 4  # calls in a row with gaps far below the bound, after which the warm-up shrinks
+BUDGET, STRIKES = 0.5, 3  # too many repairs per step, so often in a row: the solver gives up
+WORTH = 1 << 18  # steps * units below which the overhead outweighs the gain
+NARROW, LANES = 128, (4, 2)  # pieces for each thread, up to so many units and above
 
 
 @dataclass(eq=False, repr=False)
@@ -44,8 +43,8 @@ class Shooting(InPieces):
     chunks: how many pieces; auto: as many as keep this machine's cores busy
     tolerance: of the gradient, relative
     warmup: steps before each piece; auto: adapted to what the network needs
-    fallback: walk in one go if the network does not forget, or if pieces do not pay; False is for study
-    check_every: every so many calls, compare with an exact walk, and say the error
+    fallback: walk serially if the network does not forget, or if pieces do not pay; False is for study
+    check_every: every so many calls, compare with an exact walk, and report the error
 
     Without gradients (torch.no_grad) it is always one exact walk.
     """
@@ -67,9 +66,9 @@ class Shooting(InPieces):
             check_number(self.name, "warmup", self.warmup, 0, 10**9)
         check_number(self.name, "check_every", self.check_every, 0, 10**9)
 
-    # --- there
+    # --- forward
     def cut(self, H: int, layout: Layout, visit: Visit) -> int | None:
-        numbers = visit.past.numbers
+        numbers = visit.warm_start.numbers
         for name, steps in FIRST.items():
             numbers.setdefault(name, steps)
         if self.warmup != "auto":
@@ -85,9 +84,8 @@ class Shooting(InPieces):
         return -(-layout.T // count) if count >= least else None
 
     def count(self, H: int, layout: Layout, visit: Visit, least: int) -> int:
-        """How many pieces keep the cores busy, and are long enough for their warm-ups."""
         lanes = torch.get_num_threads() * LANES[H > NARROW]
-        steps = max(visit.past.numbers[name] for name in ("cold", "back"))
+        steps = max(visit.warm_start.numbers[name] for name in ("cold", "back"))
         fill, fit = max(least - 1, int(lanes * layout.T / layout.N)), layout.T // max(1, 2 * steps)
         if layout.T * H < WORTH:
             fit = 0
@@ -103,20 +101,19 @@ class Shooting(InPieces):
         elif fit < least:
             T = f"{layout.T} steps" if visit.link is None else f"{layout.T} steps on a rank"
             why = f"sequences of {T} are too short to be cut (with warm-ups of {steps}, and {H} units)"
-            say(visit, "short", f"solver shooting: {why}, and are walked in one go.")
+            say(visit, "short", f"solver shooting: {why}, and are walked serially.")
         return min(fill, fit)
 
-    def walk(self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit) -> Walked | None:
-        engine, p, grid = line.engine, line.p, joints.grid
+    def walk(self, direction: Direction, x: Tensor, initial: States, joints: Joints) -> Walked | None:
+        grid, visit = joints.grid, direction.visit
         bound, is_again = OF_STATES * self.tight(visit), visit.starts is not None
         rows = visit.rows = taken(x, grid.rows)
         if visit.starts is None:
-            starts, steps = self.guesses(line, x, initial, joints, visit)
+            starts, steps = self.guesses(direction, x, initial, joints)
         else:
             starts, steps = [s.clone() for s in visit.starts], 0
-        y, found, (memory,) = engine.forward([p], rows, [s.unsqueeze(0) for s in starts], grid.layout, keep=True)
-        ends = [e[0] for e in found]
-        tape, repairs, gaps = p.room(grid.layout, 1).tape(memory, grid.layout), 0.0, []
+        y, ends, (memory,) = direction.forward(direction.p, rows, starts, grid.layout)
+        tape, repairs, gaps = direction.tape(memory, grid.layout), 0.0, list[float]()
         while True:
             true = joints.on([e[joints.departures] for e in ends])
             off = joints.relative([t - s[joints.arrivals] for t, s in zip(true, starts, strict=True)], ends)
@@ -129,34 +126,32 @@ class Shooting(InPieces):
             if self.fallback and not is_again and repairs > BUDGET:
                 visit.forward = solve
                 self.adapt(visit, self.warmed(grid, visit), gaps[0], bound)
-                self.judge(visit, repairs)
+                self.count_strikes(visit, repairs)
                 return None
-            bad = off > bound
-            pieces, new = joints.arrivals[bad], [t[bad] for t in true]
-            repairs += repair(line, rows, grid, tape, y, starts, ends, pieces, new, bound) / len(rows)
+            bad = Gaps(joints.arrivals[off > bound], [t[off > bound] for t in true])
+            repairs += repair(direction, rows, grid, tape, y, starts, ends, bad, bound) / len(rows)
         if not is_again:
             self.adapt(visit, self.warmed(grid, visit), gaps[0], bound)
             self.remember(grid, tape, visit)
-        visit.left, visit.starts, visit.forward = joints, starts, solve
+        visit.joints, visit.starts, visit.forward = joints, starts, solve
         return Walked(taken(y, grid.places), [e[grid.last] for e in ends], memory)
 
-    def judge(self, visit: Visit, repairs: float) -> None:
-        """repairs: steps of them, for each step of the sequences. Too many in three passes in a row are too much."""
-        numbers = visit.past.numbers
+    def count_strikes(self, visit: Visit, repairs: float) -> None:
+        """repairs: for each step of the sequences"""
+        numbers = visit.warm_start.numbers
         numbers["strikes"] = numbers.get("strikes", 0) + 1 if repairs > BUDGET else 0
         if numbers["strikes"] >= STRIKES:
             numbers["strikes"] = 0
             self.give_up(visit, f"this network does not forget within {numbers['cold']} steps")
 
     def adapt(self, visit: Visit, name: str, gap: float, bound: float) -> None:
-        """A warm-up grows if it is too short time and again, and shrinks if it was far too long several times."""
         if self.warmup != "auto":
             return
-        numbers = visit.past.numbers
+        numbers = visit.warm_start.numbers
         hot, calm = f"hot {name}", f"calm {name}"
         numbers[hot] = numbers.get(hot, 0) // 2 + (HOT if gap > bound else 0)
         numbers[calm] = numbers.get(calm, 0) + 1 if gap < bound / 8 else 0
-        if numbers[hot] > HOT:  # twice within three calls: a repair now and then costs less than a longer warm-up
+        if numbers[hot] > HOT:  # twice within three calls: rare repairs are cheaper than a longer warm-up
             numbers[name] += max(STRIDE, numbers[name] // 4 // STRIDE * STRIDE)
             numbers[hot] = HOT // 2
         elif numbers[calm] >= CALM and numbers[name] > LEAST:
@@ -165,28 +160,26 @@ class Shooting(InPieces):
 
     # --- what the pieces start from
     def guesses(
-        self, line: Line, x: Tensor, initial: States, joints: Joints, visit: Visit
+        self, direction: Direction, x: Tensor, initial: States, joints: Joints
     ) -> tuple[States, int]:  # (n, .) each
-        """The initial states for the first pieces, and for the others the ends of short walks before them; and how many
-        steps these take. A walk before another rank's first piece is done here, where its steps are.
-        """
-        engine, p, grid, store = line.engine, line.p, joints.grid, visit.past.store
-        link, cold = joints.link, visit.past.numbers["cold"]
+        """What the pieces start from, and how many steps the walks before them take."""
+        grid, link, visit = joints.grid, joints.link, direction.visit
+        cold = visit.warm_start.numbers["cold"]
         enters, leaves = (0, 0) if link is None else (link.enters, link.leaves)
-        starts = [x.new_empty(grid.n, width) for width in line.widths]
+        starts = [x.new_empty(grid.n, width) for width in direction.widths]
         for start, state in zip(starts, initial, strict=True):
             start[grid.first] = state
         piece, sequence = grid.of_inner
         m, steps = len(piece), np.full(len(piece) + leaves, cold)
-        begin = line.zeros(m + leaves, x)
-        has, before, states = store.find(visit.ids, about(grid), x)
+        begin = direction.zeros(m + leaves, x)
+        has, before, states = visit.warm_start.table.find(visit.ids, about(grid), x)
         if has.any():
             known = has[sequence]
             which = np.cumsum(has)[sequence[known]] - 1  # among those that were found
             steps[:m][known] = before[which]
             at = torch.from_numpy(which), torch.from_numpy(piece[known] - 1)
-            for state, table in zip(begin, states, strict=True):
-                state[:m][torch.from_numpy(known)] = table[at]
+            for state, stored in zip(begin, states, strict=True):
+                state[:m][torch.from_numpy(known)] = stored[at]
         of = np.concatenate([sequence, np.arange(leaves)])
         reach = np.concatenate([piece * grid.c, grid.whole.lengths[:leaves]])
         whole = torch.from_numpy((steps >= reach) & (of >= enters))  # from the start of the sequence
@@ -194,24 +187,22 @@ class Shooting(InPieces):
             for state, given in zip(begin, initial, strict=True):
                 state[whole] = given[torch.from_numpy(of)[whole]]
         layout, rows, order = grid.windows(steps, leaves)
-        _, ends, _ = engine.forward([p], taken(x, rows), [s[order].unsqueeze(0) for s in begin], layout, keep=False)
+        _, ends, _ = direction.forward(direction.p, taken(x, rows), [s[order] for s in begin], layout, keep=False)
         for state, end in zip(begin, ends, strict=True):
-            state[order] = end[0]
+            state[order] = end
         for start, state in zip(starts, joints.on(begin), strict=True):
             start[joints.arrivals] = state
         return starts, layout.N
 
     def warmed(self, grid: Grid, visit: Visit) -> str:
-        """Which warm-up the forward pass has had. What another rank starts from always begins with zeros."""
         if visit.ids is None or visit.link is not None:
             return "cold"
-        return "warm" if (visit.past.store.rows(visit.ids, about(grid)) >= 0).all() else "cold"
+        return "warm" if (visit.warm_start.table.rows(visit.ids, about(grid)) >= 0).all() else "cold"
 
     def remember(self, grid: Grid, tape: Tape, visit: Visit) -> None:
-        """The states some steps before each boundary, for the next visit."""
         if visit.ids is None:
             return
-        steps = visit.past.numbers["warm"]
+        steps = visit.warm_start.numbers["warm"]
         piece, sequence = grid.of_inner
         first, step = np.divmod(np.maximum(0, piece * grid.c - steps), grid.c)
         at = torch.from_numpy(sequence), torch.from_numpy(piece - 1)
@@ -220,46 +211,32 @@ class Shooting(InPieces):
             found = state.new_zeros(grid.whole.B, len(grid.place) - 1, state.shape[1])
             found[at] = state
             states.append(found)
-        visit.past.store.put(visit.ids, np.column_stack([about(grid), np.full(grid.whole.B, steps)]), states)
+        visit.warm_start.table.put(visit.ids, np.column_stack([about(grid), np.full(grid.whole.B, steps)]), states)
 
-    # --- back
-    def walk_back(
-        self,
-        line: Line,
-        x: Tensor,
-        memory: Tensor,
-        d_rows: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        visit: Visit,
-        needs: Needs,
-        spend: bool,
-    ) -> Gradients:
-        joints, numbers = visit.left, visit.past.numbers
-        engine, p, grid = line.engine, line.p, joints.grid
-        rows, d_out = visit.rows, None if d_rows is None else taken(d_rows, grid.rows)
-        if rows is None:
-            rows = taken(x, grid.rows)
-        tape = p.room(grid.layout, 1).tape(memory, grid.layout)
-        d_ends = grid.at_ends(d_last, line.zeros(grid.n, x))
-        steps = carry_back(line, joints, tape, d_out, d_ends, numbers["back"])
-        at_ends = [d.unsqueeze(0) for d in d_ends]
-        g = engine.backward([p], rows, [memory], d_out, at_ends, grid.layout, needs=needs, spend=spend)
-        total = Gradients(g.x, [d[0] for d in g.states], g.weights, [])
-        bound, repairs, gaps = OF_GRADIENTS * self.tight(visit), 0.0, []
+    # --- backward
+    def walk_back(self, direction: Direction, given: Backward) -> Gradients:
+        visit, p, x = direction.visit, direction.p, given.rows
+        joints: Joints = visit.joints
+        grid, d_out = joints.grid, None if given.d_rows is None else taken(given.d_rows, joints.grid.rows)
+        rows = taken(x, grid.rows) if visit.rows is None else visit.rows
+        tape = direction.tape(given.memory, grid.layout)
+        d_ends = grid.at_ends(given.d_last, direction.zeros(grid.n, x))
+        steps = carry_back(direction, joints, tape, d_out, d_ends, visit.warm_start.numbers["back"])
+        g = direction.backward(p, given._replace(rows=rows, d_rows=d_out, d_last=d_ends), grid.layout)
+        bound, repairs, gaps = OF_GRADIENTS * self.tight(visit), 0.0, list[float]()
         while True:
-            true = joints.back([d[joints.arrivals] for d in total.states])
+            true = joints.back([d[joints.arrivals] for d in g.states])
             missing = [t - d[joints.departures] for t, d in zip(true, d_ends, strict=True)]
-            off = joints.relative(missing, total.states)
+            off = joints.relative(missing, g.states)
             residual, repairs = joints.most(float(off.max()) if len(off) else 0.0, repairs)
             check_finite(residual, "the gradients of the states")
             gaps.append(residual)
             if residual <= bound:
                 break
-            bad = off > bound
-            pieces, more = joints.departures[bad], [m[bad] for m in missing]
-            repairs += add_missing(line, rows, grid, tape, total, d_ends, pieces, more, bound, needs) / len(rows)
+            bad = Gaps(joints.departures[off > bound], [m[off > bound] for m in missing])
+            repairs += add_missing(direction, rows, grid, tape, g, d_ends, bad, bound, given.needs) / len(rows)
         self.adapt(visit, "back", gaps[0], bound)
-        self.judge(visit, repairs)
+        self.count_strikes(visit, repairs)
         visit.backward = Solve(len(gaps), residual, True, 1 + steps / len(rows) + repairs, True)
-        d_x = None if total.x is None else taken(total.x, grid.places)
-        return Gradients(d_x, [d[grid.first].unsqueeze(0) for d in total.states], total.weights, [])
+        d_x = None if g.x is None else taken(g.x, grid.places)
+        return g._replace(x=d_x, states=[d[grid.first] for d in g.states])

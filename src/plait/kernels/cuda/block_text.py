@@ -1,14 +1,17 @@
-"""Version 4, as text for Triton: a block of threads for a group of samples, one launch for all steps.
+"""A layer as text for Triton: a block of threads for a group of samples, one launch for all steps.
 
 A step goes through the units tile by tile. A tile's R h is a sum of small products along h, and the cell's own text
 follows at once. h is read back from main memory, which the second cache holds; a barrier stands between the writing of
-a state and its reading. Rows are found as in samples.py.
+a state and its reading.
+
+A sample's rows are found as layout.py has them: step t begins at row starts[t], and sample b is alive there if it has
+that many. past_k holds state k before the first step and after each one: first the initial rows, then the others; in
+reverse the others come first.
 """
 
 from ...cells import Cell
 from ...cells.trace import trace
-from .numbers import step_and_vjp
-from .samples import Form, block, call, each, indented, saved_places
+from .form import Form, block, call, each, indented, saved_places, step_and_vjp
 
 ZEROS = "tl.zeros((BB, BN), tl.float32)"
 FUNCTIONS = """

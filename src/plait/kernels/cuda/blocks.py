@@ -1,4 +1,4 @@
-"""Version 4: the text of block_text.py compiled by Triton, for tensors that are on the device. Nothing is copied.
+"""The text of block_text.py compiled by Triton, for tensors that are on the device. Nothing is copied.
 
 With TRITON_INTERPRET=1 Triton's interpreter runs it, without a device.
 """
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .block_text import SIZES, text_of
+from .form import Form
 from .gpu import interpreted
-from .samples import Form
 
 SAMPLES = 16  # of a block: the least that a tensor core takes
 LEAST, MOST = 16, 32  # units of a tile

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -12,7 +11,6 @@ import torch
 from ...errors import PlaitError
 
 OLDEST = (7, 5)  # what the compilers of both packages still know
-INSTALL = "pip install 'plait[cuda]' (drivers before 580: 'plait[cuda12]')"
 
 
 class Device(Protocol):
@@ -71,34 +69,8 @@ def enough_memory(
         raise too_large(needed, there.free(), there.name) from None
 
 
-def simulated() -> bool:
-    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
-
-
 def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-
-
-@cache
-def why_no_numba() -> str | None:
-    """None if numba-cuda can run kernels here, on a device or in its simulator; else a sentence."""
-    if find_spec("numba_cuda") is None:
-        return f"numba-cuda is not installed: {INSTALL}."
-    if simulated():
-        return None
-    from numba import cuda
-    from numba.cuda.cudadrv import nvvm
-
-    error = str(cuda.cuda_error() or "")
-    if "NO_DEVICE" in error or (not error and not len(cuda.gpus)):
-        return "the CUDA driver sees no device."
-    if "cannot be found" in error:
-        return "no CUDA driver was found: install NVIDIA's, or set NUMBA_ENABLE_CUDASIM=1 to try without a device."
-    if error:
-        return f"the CUDA driver cannot be used ({' '.join(error.split())})."
-    if not nvvm.is_available():
-        return f"CUDA's compiler (NVVM) is missing: {INSTALL}."
-    return why_too_old(cuda.get_current_device().compute_capability)
 
 
 def why_too_old(capability: tuple[int, int]) -> str | None:

@@ -1,0 +1,194 @@
+"""Writes the segments of a plan, for batches of about one size and for the gradients that are wanted."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..kernels.launch.bindings import MemoryMap, Spot, Where
+from ..kernels.launch.choices import Choices, Sized
+from ..kernels.launch.layer import Layer, Wanted
+from ..kernels.launch.program import Block, ByTorch, Chain, Program
+from ..layout import Layout
+from .plan_map import Places, PlanMap
+from .segments import Copy, Launch, Mask, Product, Segment
+from .torch_products import TorchProducts
+
+
+class OfPin(NamedTuple):
+    """Which panels of a direction a pass packs."""
+
+    folded: bool
+    packs_w: bool
+
+
+class Variant(NamedTuple):
+    """A pass of a plan, for batches of about one size and for the gradients that are wanted."""
+
+    segments: Sequence[Segment]
+    scratch: MemoryMap  # of what exists only during the pass
+    gathers: bool  # a launch copies the rows of the padded batch
+    choices: Sequence[Choices]  # per layer
+    of_pins: Sequence[OfPin]  # per layer and direction
+    torch: TorchProducts
+
+
+class Writer:
+    def __init__(self, map: PlanMap, layers: Sequence[Sized], choices: Sequence[Choices], stride: int) -> None:
+        """stride: numbers from one row of the output, or of its gradient, to the next"""
+        self.map, self.key, self.layers, self.choices, self.stride = map, map.key, layers, choices, stride
+        self.form, self.at = layers[0].form, map.numbers
+        self.segments: list[Segment] = []
+        self.blocks: list[tuple[int, Program]] = []  # one launch, if nothing has to happen between them
+        self.scratch = MemoryMap(map.N)
+        self.torch = TorchProducts(map, self.form, self.scratch)
+
+    # --- forward
+    def forward(self) -> Variant:
+        key, layers = self.key, self.layers
+        by_torch = [not (key.walk or s.folded or c.is_ours) for s, c in zip(layers, self.choices, strict=True)]
+        gathers = key.padded and not any(by_torch)
+        if gathers:
+            self.scratch.add("x", key.I)
+            self.scratch.add("rows", key.wide)
+            for k, width in enumerate(key.widths):
+                self.scratch.add(f"last.{k}", 0, key.layers * key.D * key.B * width)
+        elif key.padded:
+            self.segments.append(Copy("x", self.of_directions("x")))
+        for k, choices in enumerate(self.choices):
+            is_last = k == key.layers - 1
+            program = self.layer(k, back=False).forward(choices, stride=self.stride if is_last else key.wide)
+            self.products(k, program)
+            if gathers:
+                self.copy_results(k, program)
+            self.finish(k, program)
+            if key.dropout and not is_last:
+                self.launch()
+                self.segments.append(Mask(False, self.map.rows(k), k, key.wide))
+        self.launch()
+        if key.padded and not gathers:
+            self.segments += [Copy("rows", out=True), Copy("states")]
+        of_pins = [OfPin(s.folded, c.is_ours) for s, c in zip(layers, self.choices, strict=True) for _ in key.reverse]
+        return Variant(self.segments, self.scratch, gathers, self.choices, of_pins, self.torch)
+
+    def copy_results(self, k: int, program: Program) -> None:
+        """Rows of a padded batch, into the first layer and out of the last; the last states in the user's order."""
+        key, places = self.key, Places(self.map, k, self.scratch, back=False)
+        if k == 0:
+            program.copy(places.rows("x"), Spot(self.at["x.0"]), "places", "N", key.I)
+        if k == key.layers - 1:
+            program.copy(Spot(self.at["rows.0"]), places.rows("rows"), "sources", "padded", key.wide, after=True)
+        for s, width in enumerate(key.widths):
+            rows = key.D * key.B
+            to, origin = Spot(self.at[f"last.{s}"], k * rows * width), places.find(Where(0, "last", 0, s))
+            program.copy(to, origin, "inverse", rows, width, after=True)
+
+    # --- backward
+    def backward(self, needs: tuple[bool, ...]) -> Variant:
+        """needs: of x, of each state, of each weight"""
+        key, form = self.key, self.form
+        wanted = self.wanted(needs)
+        theirs = [self.is_left(k, some) for k, some in enumerate(wanted) if some is not None]
+        gathers = key.padded and not any(theirs)
+        if key.layers > 1:
+            self.scratch.add("between.0", key.wide)  # a layer reads one and writes the other
+            self.scratch.add("between.1", key.wide)
+        if gathers:
+            for name, width, is_there in (
+                ("x", key.I, True),
+                ("rows", key.wide, self.stride),
+                ("d_x", key.I, needs[0]),
+            ):
+                if is_there:
+                    self.scratch.add(name, width)
+        for d in range(key.D):
+            if key.ragged and any(some is not None and some.weights[d][1] for some in wanted):
+                self.scratch.add(f"before.{d}.0", key.P)
+            if key.projected and not key.walk:
+                self.scratch.add(f"d_projected.{d}.0", key.P)
+            for k in range(0 if key.walk else form.K):
+                self.scratch.add(f"d_params.{d}.{k}", 0, key.B * key.H)
+        if key.padded and not gathers:
+            self.segments += [Copy("x", self.of_directions("x")), Copy("rows", self.of_directions("rows"))]
+        for k in range(key.layers - 1, -1, -1):
+            if (some := wanted[k]) is not None:
+                self.layer_back(k, some, gathers)
+        self.launch()
+        if key.padded:
+            self.segments += [] if gathers else [Copy("d_x", out=True)]
+            self.segments.append(Copy("states"))
+        ours = [some is not None and some.x and c.is_ours for some, c in zip(wanted, self.choices, strict=True)]
+        of_pins = [OfPin(False, packs_w) for packs_w in ours for _ in key.reverse]
+        return Variant(self.segments, self.scratch, gathers, self.choices, of_pins, self.torch)
+
+    def wanted(self, needs: tuple[bool, ...]) -> list[Wanted | None]:
+        """Per layer; None if neither it nor one below it learns."""
+        key, D, L = self.key, self.key.D, self.key.layers
+        each = len(key.names)
+        states, weights = True in needs[1 : len(needs) - L * D * each], needs[len(needs) - L * D * each :]
+        groups = [weights[k : k + each] for k in range(0, len(weights), each)]
+        below = [needs[0] or states or any(map(any, groups[: k * D])) for k in range(L + 1)]
+        return [
+            Wanted(below[k] if k else needs[0], states, groups[k * D : (k + 1) * D]) if below[k + 1] else None
+            for k in range(L)
+        ]
+
+    def is_left(self, k: int, wanted: Wanted) -> bool:
+        """Whether torch computes a product of that layer, so that it has to see rows."""
+        key, choices = self.key, self.choices[k]
+        first = 4 if key.bias else 2
+        over_rows = any(any(some[:first]) for some in wanted.weights) and not choices.over_rows
+        projection = key.projected and any(some[first] for some in wanted.weights)
+        return (wanted.x and not choices.is_ours) or over_rows or projection
+
+    def layer_back(self, k: int, wanted: Wanted, gathers: bool) -> None:
+        key, places = self.key, Places(self.map, k, self.scratch, back=True)
+        stride = self.stride if k == key.layers - 1 else key.wide
+        if gathers and k == key.layers - 1 and stride:
+            stride = key.wide
+        program = self.layer(k, back=True).backward(self.choices[k], wanted, stride=stride)
+        for d, reverse in enumerate(key.reverse):
+            if key.ragged and wanted.weights[d][1]:
+                history = self.map.in_tape(k, d, "states" if reverse else "initial")
+                program.copy(places.find(Where(d, "before")), history, f"before.{int(reverse)}", "N", key.P)
+        if gathers and k == 0:
+            program.copy(places.rows("x"), Spot(self.at["x.0"]), "places", "N", key.I)
+            if wanted.x:
+                program.copy(Spot(self.at["d_x"]), places.rows("d_x"), "sources", "padded", key.I, after=True)
+        if gathers and k == key.layers - 1 and self.stride:
+            program.copy(places.rows("rows"), Spot(self.at["rows.0"]), "places", "N", key.wide)
+        self.finish(k, program)
+        for d, some in enumerate(wanted.weights):
+            own = some[len(key.names) - self.form.K :] if self.form.K else ()
+            program.by_torch += [ByTorch(d, "params", j) for j, n in enumerate(own) if n and not key.walk]
+        self.products(k, program)
+        if key.dropout and k and wanted.x:
+            self.launch()
+            self.segments.append(Mask(True, places.rows("d_x"), k - 1, key.wide))
+
+    # --- both
+    def of_directions(self, name: str) -> list[int]:
+        return [self.at[f"{name}.{d}"] for d in range(self.key.D)]
+
+    def layer(self, k: int, *, back: bool) -> Layer:
+        return Layer(self.layers[k], self.map.bindings, Places(self.map, k, self.scratch, back).find)
+
+    def finish(self, k: int, program: Program) -> None:
+        layer, choices = self.layers[k], self.choices[k]
+        program.finish(layer.slices(Layout(self.key.T, self.key.B), choices.threads), choices.shared)
+        if self.blocks and self.blocks[-1][1].count != program.count:
+            self.launch()
+        self.blocks.append((k, program))
+
+    def launch(self) -> None:
+        """The programs so far, as one launch."""
+        if self.blocks:
+            numbers, programs = zip(*self.blocks, strict=True)
+            block: Block = programs[0] if len(programs) == 1 else Chain(programs)
+            self.segments.append(Launch(block, numbers))
+            self.blocks = []
+
+    def products(self, k: int, program: Program) -> None:
+        """Those by torch: W x before the launch, gradients after it."""
+        if program.by_torch:
+            self.launch()
+            compute = self.torch.gradient if program.back else self.torch.project
+            self.segments += [Product(k, what, compute) for what in program.by_torch]

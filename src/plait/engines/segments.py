@@ -1,0 +1,133 @@
+"""What a plan runs, one after the other: a launch, a product by torch, a mask, a copy by torch."""
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ..kernels import pool
+from ..kernels.launch import threads
+from ..kernels.launch.bindings import WORKSPACE, Spot
+from ..kernels.launch.program import Block, ByTorch
+from ..layout import Layout
+
+
+class Frame:
+    """The tensors of one pass, and their bindings."""
+
+    __slots__ = (
+        "N",
+        "d_tapes",
+        "d_x",
+        "firsts",
+        "gradients",
+        "layout",
+        "masks",
+        "rows",
+        "scratch",
+        "states",
+        "tapes",
+        "values",
+        "weights",
+        "x",
+    )
+
+    x: Tensor  # the input
+    rows: Tensor  # the output, or its gradient
+    d_x: Tensor | None
+    states: list[Tensor]  # the last ones, or in the backward pass d_ of the initial ones
+    tapes: Sequence[Tensor]  # per direction
+    d_tapes: Sequence[Tensor]
+    scratch: Tensor | None  # what exists only during the pass
+    weights: Sequence[Tensor]
+    gradients: list[Tensor | None]  # of the weights
+    masks: Sequence[Tensor]
+    firsts: Sequence[int]  # per direction: the first row of x
+    layout: Layout
+    N: int
+    values: list[int]
+
+    def matrix(self, tensor: Tensor, spot: Spot, rows: int, columns: int) -> Tensor:
+        start = tensor.storage_offset() + spot.numbers + self.N * spot.per_row
+        return tensor.as_strided((rows, columns), (columns, 1), start)
+
+
+class Segment(ABC):
+    @abstractmethod
+    def run(self, frame: Frame) -> None: ...
+
+
+class Launch(Segment):
+    """Machine code, on torch's threads: one layer or several."""
+
+    def __init__(self, block: Block, layers: Sequence[int]) -> None:
+        self.block, self.layers = block, layers
+
+    def run(self, frame: Frame) -> None:
+        block = self.block
+        workspace = pool.workspace(block.bytes)
+        frame.values[WORKSPACE] = workspace.address
+        values = array("q", frame.values)  # alive until the launch ends
+        threads.run(block.address, values.buffer_info()[0], workspace.address, block.count)
+        pool.put(workspace)
+
+    def __str__(self) -> str:
+        layers = f"layer {self.layers[0]}" if len(self.layers) == 1 else f"layers {', '.join(map(str, self.layers))}"
+        threads = f"{self.block.count} thread" + "s" * (self.block.count > 1)
+        return f"launch   {layers}: {threads}, {self.block.bytes} bytes of workspace"
+
+
+class Product(Segment):
+    """A product over whole sequences that torch.mm computes faster, or a sum that follows from a launch's results."""
+
+    def __init__(self, layer: int, what: ByTorch, compute: Callable[[Frame, int, ByTorch], None]) -> None:
+        self.layer, self.what, self.compute = layer, what, compute
+
+    def run(self, frame: Frame) -> None:
+        self.compute(frame, self.layer, self.what)
+
+    def __str__(self) -> str:
+        return f"product  layer {self.layer}, direction {self.what.direction}: {self.what.name} by torch"
+
+
+class Mask(Segment):
+    """Dropout between two layers: on the rows in the tape, or on their gradients in the scratch."""
+
+    def __init__(self, back: bool, spot: Spot, number: int, width: int) -> None:
+        self.back, self.spot, self.number, self.width = back, spot, number, width
+
+    def run(self, frame: Frame) -> None:
+        tensor = frame.scratch if self.back else frame.tapes[0]
+        assert tensor is not None
+        rows = frame.matrix(tensor, self.spot, frame.N, self.width)
+        rows.mul_(frame.masks[self.number].view(frame.N, self.width))
+
+    def __str__(self) -> str:
+        return f"mask     rows from layer {self.number} to {self.number + 1}"
+
+
+class Copy(Segment):
+    """Rows of a padded batch, where torch has to see them. Where it has not, the launch copies them itself."""
+
+    def __init__(self, name: str, bindings: Sequence[int] = (), *, out: bool = False) -> None:
+        """name: of the frame's tensor; bindings: which get its address. out: from rows to a padded tensor"""
+        self.name, self.bindings, self.out = name, bindings, out
+
+    def run(self, frame: Frame) -> None:
+        tensor, padding = getattr(frame, self.name), frame.layout.padding
+        if tensor is None or padding is None:
+            return
+        if self.name == "states":
+            frame.states = padding.unsorted(tensor)
+        elif self.out:
+            setattr(frame, self.name, padding.scattered(tensor))
+        elif tensor.dim() == 3:
+            rows = padding.gathered(tensor)
+            setattr(frame, self.name, rows)
+            for binding in self.bindings:
+                frame.values[binding] = rows.data_ptr()
+
+    def __str__(self) -> str:
+        kind = "order of" if self.name == "states" else "scatter" if self.out else "gather"
+        return f"copy     {kind} {self.name} by torch"

@@ -1,0 +1,279 @@
+"""A cell's step and its derivative on vector registers: the traced texts, run on vectors."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from ...cells.trace import compiled
+from ..records import Product, Walk
+from . import activations
+from .target import I64, Form
+from .tile import slot
+from .vectors import NOTHING, Emitter, Vector
+
+
+def ops_of(form: Form) -> Any:
+    return activations.double if form.target.double else activations.single
+
+
+class Row(NamedTuple):
+    """The row that a function works on."""
+
+    olds: ir.Value  # address of the addresses of the old states of the first row
+    r: ir.Value  # the row, counted from there
+    row: ir.Value  # its number in the matrices of the walk, or of the product
+    sequence: ir.Value
+    results: ir.Value  # address of its results in the scratch of the tile
+
+
+class Place:
+    """Some units of a row: one vector, or several that are computed side by side. It knows their addresses in the
+    matrices of the walk, or of the product.
+    """
+
+    def __init__(
+        self, form: Form, build: ir.IRBuilder, owner: ir.Value, unit: ir.Value, vectors: int, count: ir.Value | None
+    ) -> None:
+        """count: of the units, if it is less than a vector."""
+        self.form, self.build, self.owner, self.unit, self.vectors = form, build, owner, unit, vectors
+        self.emit = Emitter(build, form.target)
+        self.count, self.mask = count, None if count is None else self.emit.mask(count)
+        self.is_last = False  # these are all units of a block that is not full
+        self.written: list[tuple[ir.Value, ir.Value]] = []
+        self.H = self.field(Walk.H)
+
+    def field(self, index: int) -> ir.Value:
+        """A word of the record of the walk, or of the product."""
+        return self.word(self.owner, index)
+
+    def word(self, address: ir.Value, index: int) -> ir.Value:
+        return self.build.load(self.build.gep(self.emit.at(address, I64), [ir.Constant(I64, index)]))
+
+    def spread(self, address: ir.Value) -> list[ir.Value]:
+        """The address of each vector."""
+        return [self.emit.offset(address, v * self.form.target.lanes) for v in range(self.vectors)]
+
+    def number(self, base: ir.Value, index: ir.Value) -> list[ir.Value]:
+        return self.spread(self.build.add(base, self.build.mul(index, ir.Constant(I64, self.form.target.size))))
+
+    def units(self, base: ir.Value, row: ir.Value, width: ir.Value) -> list[ir.Value]:
+        """In a row of a matrix of that width."""
+        return self.number(base, self.build.add(self.build.mul(row, width), self.unit))
+
+    def column(self, base: int, row: ir.Value, columns: int, column: int) -> list[ir.Value]:
+        """In a row that has several columns of H units: those of the gates, for example."""
+        place = self.build.add(self.build.mul(row, ir.Constant(I64, columns)), ir.Constant(I64, column))
+        return self.units(self.field(base), place, self.H)
+
+    def saved(self, k: int, row: ir.Value) -> list[ir.Value]:
+        G, E = self.form.G, self.form.E
+        return self.column(Walk.GATES, row, G, k) if k < G else self.column(Walk.EXTRA, row, E, k - G)
+
+    def params(self) -> list[Vector]:
+        return [self.read(self.number(self.field(Walk.PARAM + k), self.unit)) for k in range(self.form.K)]
+
+    def old(self, on: Row) -> list[Vector | float]:
+        """The old states. A step does not read an h that is projected."""
+        first: list[Vector | float] = [0.0] if self.form.projected else []
+        more = range(len(first), self.form.S)
+        return [*first, *(self.read(self.units(self.word(on.olds, k), on.r, self.H)) for k in more)]
+
+    def with_source(self, value: Any, k: int, row: ir.Value, width: ir.Value) -> Any:
+        """A state, or its d_, and what is added to it from outside; only in forms that are made for it."""
+        return value + self.read(self.units(self.field(Walk.SOURCE + k), row, width)) if self.form.sourced else value
+
+    def row_of_caller(self, row: ir.Value) -> list[ir.Value]:
+        offset = self.build.mul(row, self.field(Walk.ROWS_STRIDE))
+        return self.number(self.build.add(self.field(Walk.ROWS), offset), self.unit)
+
+    def row_of_product(self, row: ir.Value) -> list[ir.Value]:
+        """In a row of C."""
+        build = self.build
+        start = build.add(self.field(Product.C), build.mul(row, self.field(Product.C_ROW)))
+        skip, before = self.field(Product.C_SKIP), build.block
+        with build.if_then(build.icmp_signed("!=", skip, ir.Constant(I64, 0)), likely=False):
+            skipped = build.add(start, build.mul(build.udiv(row, self.field(Product.STEP)), skip))
+            within = build.block
+        place = build.phi(I64)
+        place.add_incoming(start, before)
+        place.add_incoming(skipped, within)
+        return self.number(place, self.unit)
+
+    def result(self, on: Row, panel: int = 0, panels: int = 1) -> Vector:
+        """What the tile has computed, for one of its panels. The last few units may be joined (Target.most_joined)."""
+        target, build = self.form.target, self.build
+        place = self.emit.offset(on.results, slot(target, panel, 0))
+        if self.is_last and self.count is not None and panels > 1:
+            joined = build.mul(self.count, ir.Constant(I64, panel * target.size))
+            fits = build.icmp_signed("<=", self.count, ir.Constant(I64, target.most_joined(panels)))
+            place = build.select(fits, build.add(on.results, joined), place)
+        return self.emit.read(self.spread(place))
+
+    def read(self, addresses: list[ir.Value]) -> Vector:
+        return self.emit.read(addresses, self.mask)
+
+    def write(self, addresses: list[ir.Value], value: Vector | float) -> None:
+        parts = value.parts if isinstance(value, Vector) else [self.emit.splat(value)] * len(addresses)
+        self.written += zip(addresses, parts, strict=True)
+
+    def flush(self) -> None:
+        """Stores the results last, so that nothing is overwritten before it is read."""
+        if self.count is None:
+            for address, part in self.written:
+                self.emit.store(address, part)
+        else:
+            self.emit.store_first(self.written, self.count)
+
+
+def emit_forward(at: Place, on: Row) -> None:
+    G, row = at.form.G, on.row
+    wx = [at.read(at.column(Walk.WX, row, G, g)) for g in range(G)]
+    rh = [at.result(on, g, G) for g in range(G)]
+    emit_step(at, on, wx, rh)
+
+
+def emit_forward_folded(at: Place, on: Row) -> None:
+    """The tile has added W x to R h, except for gates that need them apart."""
+    G, order, separate = at.form.G, at.form.order, len(at.form.apart)
+    wx: list[Any] = [None] * G
+    rh: list[Any] = [None] * G
+    panels = 1 if separate else G  # those of R alone are not joined with W: an infinite x times 0 is no number
+    for panel, g in enumerate(order):
+        first = at.result(on, panel, panels)
+        rh[g], wx[g] = (first, at.result(on, G + panel, panels)) if panel < separate else (NOTHING, first)
+    emit_step(at, on, wx, rh)
+
+
+def emit_step(at: Place, on: Row, wx: list[Any], rh: list[Any]) -> None:
+    form, row, S = at.form, on.row, at.form.S
+    result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *at.old(on), *at.params())
+    new, saved = result[:S], result[S:]
+    for k, value in enumerate(new):
+        if k == 0 and form.projected:
+            at.write(at.units(at.field(Walk.RAW), row, at.H), value)
+            continue
+        value = at.with_source(value, k, row, at.H)
+        at.write(at.units(at.field(Walk.STATES + k), row, at.H), value)
+        if k == 0:
+            at.write(at.row_of_caller(row), value)
+    for k, value in enumerate(saved):
+        at.write(at.saved(k, row), value)
+
+
+def emit_backward(at: Place, on: Row) -> None:
+    form, row = at.form, on.row
+    G, S = form.G, form.S
+    carry = [at.units(at.field(Walk.CARRY + k), on.sequence, at.H) for k in range(S)]
+    back = at.result(on)
+    saved = [at.read(at.saved(k, row)) for k in range(len(form.trace.saved))]
+    old = at.old(on)
+    new = [at.read(at.units(at.field(Walk.STATES + k), row, at.H)) for k in range(1, S)]
+    if form.projected:
+        new.insert(0, at.read(at.units(at.field(Walk.RAW), row, at.H)))
+        d_new = [back]
+    else:
+        new.insert(0, at.read(at.units(at.field(Walk.STATES), row, at.H)))
+        d_new = [at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
+    d_new += [at.with_source(at.read(carry[k]), k, row, at.H) for k in range(1, S)]
+    d = compiled(form.trace.vjp, ops_of(form))(*saved, *old, *new, *at.params(), *d_new)
+    d_wx, d_rh, d_old, d_params = d[:G], d[G : 2 * G], d[2 * G : 2 * G + S], d[2 * G + S :]
+    for g in range(G):
+        at.write(at.column(Walk.D_GATES, row, G, g), d_wx[g])
+    for e, g in enumerate(form.apart):
+        at.write(at.column(Walk.D_EXTRA, row, form.E, e), d_rh[g])
+    for k in range(S):
+        if not (form.projected and k == 0):
+            at.write(carry[k], d_old[k])
+    for k, value in enumerate(d_params):
+        total = at.units(at.field(Walk.D_PARAM + k), on.sequence, at.H)
+        at.write(total, at.read(total) + value)
+
+
+def emit_finish(at: Place, on: Row) -> None:
+    """The last product is part of d_ of the initial h."""
+    carry = at.units(at.field(Walk.CARRY), on.sequence, at.field(Walk.P))
+    at.write(carry, at.read(carry) + at.result(on))
+
+
+def emit_projected(at: Place, on: Row) -> None:
+    """The new h is the result of the projection."""
+    h = at.with_source(at.result(on), 0, on.row, at.field(Walk.P))
+    at.write(at.units(at.field(Walk.STATES), on.row, at.field(Walk.P)), h)
+    at.write(at.row_of_caller(on.row), h)
+
+
+def emit_d_projected(at: Place, on: Row) -> None:
+    """All of d_ of h, which then goes back through the projection."""
+    carry = at.units(at.field(Walk.CARRY), on.sequence, at.field(Walk.P))
+    d_h = at.read(carry) + at.read(at.row_of_caller(on.row)) + at.result(on)
+    at.write(at.units(at.field(Walk.D_PROJECTED), on.row, at.field(Walk.P)), d_h)
+    at.write(carry, 0.0)
+
+
+def emit_touch(at: Place, on: Row, *, back: bool = False) -> None:
+    """Prefetches the cache lines that the step will need, while the tile is computed. The processor would not do it by
+    itself: the lines are a whole row apart. In the backward pass states and rows are only read: a line that is
+    fetched to be written is taken from all other cores.
+    """
+    form, row = at.form, on.row
+    gates = [at.column(Walk.GATES, row, form.G, g) for g in range(form.G)]
+    gates += [at.column(Walk.EXTRA, row, form.E, e) for e in range(form.E)]
+    others = [at.units(at.field(Walk.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
+    others += [] if form.projected else [at.row_of_caller(row)]
+    for places, to_write in ((gates, True), (others, not back)):
+        for addresses in places:
+            at.emit.prefetch(addresses[0], to_write=to_write)
+            last = at.emit.offset(addresses[-1], form.target.lanes - 1)  # which may be on another line
+            at.emit.prefetch(last, to_write=to_write)
+
+
+def emit_touch_back(at: Place, on: Row) -> None:
+    emit_touch(at, on, back=True)
+
+
+def emit_store(at: Place, on: Row) -> None:
+    at.write(at.row_of_product(on.row), at.result(on))
+
+
+def emit_add(at: Place, on: Row) -> None:
+    c = at.row_of_product(on.row)
+    at.write(c, at.read(c) + at.result(on))
+
+
+def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[[Place, Row], None]) -> None:
+    """void name(owner, unit, left, olds, r, row, sequence, scratch, n): `emit` on n rows of the block that starts at
+    `unit`. left: units from there to the end of a row. The others are as in Row, for the first of the rows.
+    """
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), name)
+    owner, unit, left, olds, r, row, sequence, scratch, n = function.args
+    build = ir.IRBuilder(function.append_basic_block())
+    target = form.target
+
+    def rows(vector: int, vectors: int, count: ir.Value | None = None) -> None:
+        start = build.add(unit, ir.Constant(I64, vector * target.lanes))
+        with cgutils.for_range(build, n) as loop:
+            at = Place(form, build, owner, start, vectors, count)
+            at.is_last = vector == 0  # if it is not full
+            place = build.mul(loop.index, ir.Constant(I64, target.width * target.size))
+            results = at.emit.offset(build.add(scratch, place), vector * target.lanes)
+            here = [build.add(first, loop.index) for first in (r, row, sequence)]
+            emit(at, Row(olds, here[0], here[1], here[2], results))
+            at.flush()
+
+    def at_least(value: ir.Value, bound: int) -> ir.Value:
+        return build.icmp_signed(">=", value, ir.Constant(I64, bound))
+
+    with build.if_else(at_least(left, target.width)) as (whole, parts):
+        with whole:
+            rows(0, target.vectors)
+        with parts:
+            for vector in range(target.vectors):
+                rest = build.sub(left, ir.Constant(I64, vector * target.lanes))
+                with build.if_else(at_least(rest, target.lanes)) as (one, some):
+                    with one:
+                        rows(vector, 1)
+                    with some, build.if_then(at_least(rest, 1)):
+                        rows(vector, 1, rest)
+    build.ret_void()

@@ -1,0 +1,1 @@
+"""How a kernel is compiled, bound and run."""

@@ -1,0 +1,1 @@
+"""The loops that all cells share. numba compiles them once."""

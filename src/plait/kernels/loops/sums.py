@@ -1,0 +1,163 @@
+"""Sums over all rows: C = B' A, the gradients of the weights; and sums over parts of the batch (parts.py).
+
+Both factors are packed, some rows at a time. numba compiles this once, for all cells.
+"""
+
+from ..records import PIECE, Product
+from .machine import Int, call6, call9, compiled, copy, get, prefetch, put
+from .packing import blocks, pack
+
+LINE = 64  # bytes of a line of the caches
+ADDED = 4096  # numbers that are added at a time, in a sum over parts
+
+
+@compiled(2, Int)
+def columns_of(product, side):
+    return get(product, Product.RUN_COLUMNS + side * Product.RUN_SIZE)
+
+
+@compiled(2, Int)
+def tiles_of(product, side):
+    """How many tiles the columns of a side have, side by side."""
+    rows = get(product, Product.TILE_ROWS)
+    return (columns_of(product, side) + rows - 1) // rows
+
+
+@compiled(2, Int)
+def side_of(product, number):
+    """The side that tile `number` of all belongs to."""
+    side = 0
+    while number >= tiles_of(product, side):
+        number -= tiles_of(product, side)
+        side += 1
+    return side
+
+
+@compiled(3, Int)
+def column_of(product, side, number):
+    """The first column of tile `number` of all, which is one of that side or the first after it."""
+    for before in range(side):
+        number -= tiles_of(product, before)
+    return columns_of(product, side) * number // tiles_of(product, side)
+
+
+@compiled(4, Int)
+def place_of(product, side, k, column):
+    """The address of a number of a side, in row k. A part skips rows of others after each step."""
+    run, skip = side * Product.RUN_SIZE, get(product, Product.SIDE_SKIP + side)
+    place = get(product, Product.RUN + run) + k * get(product, Product.RUN_ROW + run)
+    if skip:
+        place += k // get(product, Product.STEP) * skip
+    return place + column * get(product, Product.NUMBER)
+
+
+@compiled(7)
+def pack_side(product, side, column, size, start, depth, to):
+    """`size` columns of a side, `column` and following, in `depth` rows, `start` and following."""
+    SIZE, function, k = get(product, Product.NUMBER), get(product, Product.PACK_SIDE), start
+    row, step = get(product, Product.RUN_ROW + side * Product.RUN_SIZE), get(product, Product.STEP)
+    while k < start + depth:
+        some = start + depth - k
+        if get(product, Product.SIDE_SKIP + side):
+            some = min(some, step - k % step)
+        call6(function, to + (k - start) * size * SIZE, place_of(product, side, k, column), row, some, size, 0)
+        k += some
+
+
+@compiled(2)
+def fetch(origin, size):
+    """Prefetches that many bytes: all lines that have some of them."""
+    line = origin // LINE * LINE
+    while line < origin + size:
+        prefetch(line)
+        line += LINE
+
+
+@compiled(5)
+def fetch_side(product, side, k, column, last):
+    """Prefetches row k of a side, from one column to another."""
+    fetch(place_of(product, side, k, column), (last - column) * get(product, Product.NUMBER))
+
+
+@compiled(2)
+def add_parts(product, item):
+    """Piece number `item` of a sum over parts: one part after another."""
+    SIZE, first = get(product, Product.NUMBER), item * ADDED
+    n = min(ADDED, get(product, Product.M) - first)
+    to, part = get(product, Product.C) + first * SIZE, get(product, Product.PARTIAL) + first * SIZE
+    copy(to, part, n * SIZE)
+    for _ in range(1, get(product, Product.TOTAL)):
+        part += get(product, Product.PARTIAL_SIZE)
+        call6(get(product, Product.ADD_BIAS), to, part, n, 0, 0, 0)
+
+
+@compiled(3)
+def outer_product(product, item, workspace):
+    """Piece number `item` of C': the columns of some sides times some blocks of columns of B, summed over pieces of K.
+
+    Both factors are packed, piece by piece, so that a tile reads them from the first two caches. The results stay in
+    the workspace until all pieces are added. Then they are written, transposed.
+    """
+    SIZE, WIDTH, TILE_ROWS = get(product, Product.NUMBER), get(product, Product.WIDTH), get(product, Product.TILE_ROWS)
+    K, COLUMNS, factor = get(product, Product.DEPTH), get(product, Product.COLUMNS), get(product, Product.FACTOR_ROW)
+    groups, chunks, tiles = get(product, Product.GROUPS), get(product, Product.CHUNKS), get(product, Product.M)
+    every, group, chunk = blocks(product, COLUMNS), item % groups, item // groups
+    block, last = every * group // groups, every * (group + 1) // groups
+    begin, end = tiles * chunk // chunks, tiles * (chunk + 1) // chunks
+    line, slot = WIDTH * SIZE, TILE_ROWS * WIDTH * SIZE
+    packed = (PIECE * TILE_ROWS + WIDTH) * SIZE  # the last vector of a side ends past its rows
+    panels = workspace + 64  # first comes the number 1
+    sides = panels + (last - block) * (PIECE + 1) * line
+    results = sides + (end - begin) * packed
+    sums = results + (end - begin) * (last - block) * slot
+    has_sums, start = get(product, Product.SUMS) if chunk == 0 else 0, 0
+    put(workspace, 0, get(product, Product.ONE))
+    # what it needs of a row: of B, and of one side or two, or none
+    wanted, wanted_size = get(product, Product.FACTOR) + block * line, min(last * WIDTH, COLUMNS) * SIZE - block * line
+    one = other = from_column = to_column = end_of_one = 0
+    if begin < end:
+        one, other = side_of(product, begin), side_of(product, end - 1)
+        from_column, to_column = column_of(product, one, begin), column_of(product, other, end)
+        end_of_one = to_column if one == other else columns_of(product, one)
+    while start < K:
+        depth, function = min(PIECE, K - start), get(product, Product.TILE_ON if start else Product.TILE)
+        stride, done, fetched = (depth + 1) * line, 0, start + depth
+        for number in range(begin, end):
+            side = side_of(product, number)
+            column = column_of(product, side, number)
+            size, to = column_of(product, side, number + 1) - column, sides + (number - begin) * packed
+            pack_side(product, side, column, size, start, depth, to)
+        for j in range(last - block):
+            unit, panel = (block + j) * WIDTH, panels + j * stride
+            origin = get(product, Product.FACTOR) + start * factor + unit * SIZE
+            pack(product, get(product, Product.PACK), panel, origin, factor, depth, min(WIDTH, COLUMNS - unit))
+            narrow = 1 if COLUMNS - unit <= get(product, Product.LANES) else 0
+            if has_sums:
+                call9(function, 32 + 2 + narrow, workspace, 0, 0, depth, panel, stride, sums + j * slot, 0)
+            for number in range(begin, end):
+                side = side_of(product, number)
+                size = column_of(product, side, number + 1) - column_of(product, side, number)
+                a, to = sides + (number - begin) * packed, results + ((number - begin) * (last - block) + j) * slot
+                call9(function, size * 32 + 2 + narrow, a, SIZE, size * SIZE, depth, panel, stride, to, 0)
+                done += 1
+                further = min(K, start + depth + depth * done // ((end - begin) * (last - block)))
+                while fetched < further:  # the rows that come next, bit by bit
+                    fetch(wanted + fetched * factor, wanted_size)
+                    fetch_side(product, one, fetched, from_column, end_of_one)
+                    if one != other:
+                        fetch_side(product, other, fetched, 0, to_column)
+                    fetched += 1
+        start += depth
+    for j in range(last - block):
+        unit = (block + j) * WIDTH
+        units = min(WIDTH, COLUMNS - unit)
+        for number in range(begin, end):
+            side = side_of(product, number)
+            column, row = column_of(product, side, number), columns_of(product, side)
+            to = get(product, Product.C + side) + (unit * row + column) * SIZE
+            result = results + ((number - begin) * (last - block) + j) * slot
+            size = column_of(product, side, number + 1) - column
+            call6(get(product, Product.WRITE), to, row * SIZE, size, units, result, 0)
+        for k in range(2 if has_sums else 0):
+            if get(product, Product.SUMS + k):
+                copy(get(product, Product.SUMS + k) + unit * SIZE, sums + j * slot, units * SIZE)
