@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from plait.bench.cuda import launch
 from plait.cells import CELLS, Cell
-from plait.kernels.cuda import blocks, launches
+from plait.kernels.cuda import blocks
 from plait.kernels.cuda.block_text import SIZES
-from plait.kernels.cuda.samples import Form
+from plait.kernels.cuda.form import Form
 
 ARCHITECTURES = {(7, 5): 64, (8, 0): 163, (9, 0): 227}  # KiB of shared memory that a block can have
 WIDTH = 128
@@ -46,21 +47,21 @@ def read_log(log: str) -> tuple[int, int]:
     return max(used), sum(int(n) for pair in spills for n in pair)
 
 
-def by_numba(cell: str, kind: str, positioned: bool, capability: tuple[int, int]) -> Assembled:
+def by_numba(cell: str, positioned: bool, capability: tuple[int, int]) -> Assembled:
     import numba
     from cuda.bindings import nvjitlink
     from numba import cuda
 
-    kernel, real = launches.kernel(Form(CELLS[cell], positioned=positioned), kind, "float32"), numba.float32
+    kernel, real = launch.kernel(CELLS[cell], positioned, "float32"), numba.float32
     flat = {"loss", "scale", *(f"{d}b_{name}" for d in ("", "d_") for name in ("ih", "hh", "out"))}
     types = [real[::1] if name in flat else real[:, ::1] for name in kernel.arrays]
     types = [numba.int64[::1] if name == "starts" else t for name, t in zip(kernel.arrays, types, strict=True)]
-    signature = (*[numba.int64] * 6, *types)
+    signature = (*[numba.int64] * 5, *types)
     ptx, _ = cuda.compile(kernel.function, signature, device=False, cc=capability, abi="numba")
     code = ptx.encode() if isinstance(ptx, str) else ptx
     linker = nvjitlink.create(2, ["-arch=sm_{}{}".format(*capability), "-verbose"])
     try:
-        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, code, len(code), kind)
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, code, len(code), cell)
         nvjitlink.complete(linker)
         log = bytearray(nvjitlink.get_info_log_size(linker))
         nvjitlink.get_info_log(linker, log)
@@ -107,7 +108,7 @@ def by_triton(
 if __name__ == "__main__":
     print("| kernel | cell | sm_75 | sm_80 | sm_90 |\n| --- | --- | --- | --- | --- |")
     for positioned, cell in product((False, True), CELLS):
-        found = [by_numba(cell, "train", positioned, capability) for capability in ARCHITECTURES]
+        found = [by_numba(cell, positioned, capability) for capability in ARCHITECTURES]
         name = "versions 2 and 3, training step" if positioned else "version 1, training step"
         print(f"| {name} | {cell} | {' | '.join(str(a.registers) for a in found)} |", flush=True)
     for kind, cell in product(("recur", "recur_vjp"), CELLS):

@@ -14,15 +14,16 @@ import torch
 from torch import nn
 
 from plait import engines, layers
-from plait.bench.ladder_cuda import Blocks, OnDevice
-from plait.bench.ladder_problem import problem
-from plait.bench.ladder_rungs import torch_nn
+from plait.bench.cuda.launch import TrainingStep
+from plait.bench.cuda.versions import BLOCKS, SAMPLES
+from plait.bench.ladder.problem import problem
+from plait.bench.ladder.rungs import TORCH
+from plait.bench.peers.contenders.network import WEIGHTS
 from plait.cells import CELLS, Cell
 from plait.engines import Layout, Weights
 from plait.kernels.cuda import blocks
-from plait.kernels.cuda.steps import TrainingStep
 from plait.ladder.compare import deviation, outputs_and_gradients, with_engine, worst
-from plait.ladder.rungs import engine_deviation, layer_deviation
+from plait.ladder.rungs import layer_deviation
 from some_cells import PeepholeLSTM
 
 CPU = torch.device("cpu")
@@ -69,14 +70,6 @@ def largest_small(name: str) -> Iterator[Line]:
             expected = outputs_and_gradients(layer, x, hx, lengths)
             found = outputs_and_gradients(with_engine(layer, name), x, hx, lengths)
             yield {"what": f"{name} {cell.name} ragged {ragged}", "off": deviation(found, expected)[0]}
-
-
-def longer_steps(name: str) -> Iterator[Line]:
-    """In float64, also with steps of length 2 and 3."""
-    for cell in all_cells():
-        generator = torch.Generator().manual_seed(0)
-        off = max(engine_deviation(cell, name, dt, generator) for dt in (1, 2, 3))
-        yield {"what": f"{name} {cell.name} float64", "off": off}
 
 
 def sweeps(name: str) -> Iterator[Line]:
@@ -128,27 +121,29 @@ def counted_copies() -> dict[str, int]:
     return counted
 
 
-def training_steps() -> Iterator[Line]:
+def training_steps(kind: str) -> Iterator[Line]:
     """Whole steps in one kernel, against autograd; and what was copied, as counted by the simulator itself."""
-    counted = counted_copies()
-    for cell in CELLS.values():
+    counted, dtype = counted_copies(), getattr(torch, kind)
+    for cell in all_cells():
         for version in (1, 2, 3):
             for ragged in (False, True):
                 B, T, I, H = 5, 6, 2, 8
                 layer, x, _, _ = layer_of(cell, B, T, I, H, ragged)
-                head, y = nn.Linear(H, 2), torch.randn(B, 2)
+                layer, x = layer.to(dtype), x.to(dtype)
+                head, y = nn.Linear(H, 2, dtype=dtype), torch.randn(B, 2, dtype=dtype)
                 lengths = torch.tensor([6, 6, 4, 2, 1]) if ragged else None
                 out, _ = layer(x, lengths=lengths)
                 last = out[-1] if lengths is None else out[lengths - 1, torch.arange(B)]
                 loss = nn.functional.mse_loss(head(last), y)
-                parameters = [*layer.parameters(), *head.parameters()]
+                of_layer = [*layer.parameters()]
+                parameters = [*of_layer[:4], *head.parameters(), *of_layer[4:]]
                 expected = torch.autograd.grad(loss, parameters)
-                names = ("w_ih", "w_hh", "b_ih", "b_hh", "w_out", "b_out")
+                names = (*WEIGHTS, *cell.params)
                 weights = {n: p.detach().numpy().copy() for n, p in zip(names, parameters, strict=True)}
                 step = TrainingStep(cell, weights, version)
                 counted.update(there=0, back=0)
                 found, value = step.gradients(x.numpy(), y.numpy(), None if lengths is None else lengths.numpy())
-                off = worst([torch.from_numpy(found[n]) for n in names], expected)
+                off = worst([torch.from_numpy(d) for d in found.values()], expected)
                 off = max(off, abs(value - loss.item()) / loss.item())
                 line = {"what": f"step v{version} {cell.name} ragged {ragged}", "off": off, "version": version}
                 line |= {"there": step.moved.there, "back": step.moved.back, "counted": dict(counted)}
@@ -174,28 +169,22 @@ def large(name: str, cell: str) -> Iterator[Line]:
 
 
 def rungs() -> Iterator[Line]:
-    """Those of `bench ladder`: the loss after a few steps, against torch's own layer."""
+    """Those of `bench ladder` on a device: the loss after a few steps, against torch's own layer."""
     small = replace(problem(4, 1, 0), batch=4)
-    batches = small.batches()[:2]
-    losses = []
-    for rung in (torch_nn(small), *(OnDevice(small, version) for version in (1, 2, 3))):
-        for x, y in batches:
-            rung.step(x, y)
-        losses.append(small.loss(*rung.result()))
-    nn.Module.cuda, torch.Tensor.cuda = (lambda self: self), (lambda self: self)  # the interpreter's is the host
-    torch.cuda.synchronize = lambda: None
-    fourth = Blocks(small)
-    for x, y in batches:
-        fourth.step(x, y)
-    losses.append(small.loss(*fourth.result()))
-    for version, loss in zip((1, 2, 3, 4), losses[1:], strict=True):
-        yield {"what": f"rung v{version}", "off": abs(loss - losses[0]) / losses[0]}
+    losses = {}
+    for rung in (TORCH, *SAMPLES, BLOCKS):
+        made = rung.make(small.network())
+        for x, y in small.batches()[:2]:
+            made.step(*made.batch(x, y))
+        losses[rung.name] = small.loss(made.weights())
+    expected = losses.pop(TORCH.name)
+    for name, loss in losses.items():
+        yield {"what": f"rung {name}", "off": abs(loss - expected) / expected}
 
 
 JOBS = {
     "small": small_layers,
     "largest": largest_small,
-    "float64": longer_steps,
     "sweeps": sweeps,
     "steps": training_steps,
     "rungs": rungs,

@@ -9,17 +9,26 @@ import numpy as np
 import pytest
 import torch
 
-from plait.bench import blas, ladder, ladder_problem, ladder_table
-from plait.bench.ladder_cuda import cuda_rungs
-from plait.bench.ladder_descent import Learner, angle, angles
-from plait.bench.ladder_growth import exponent
-from plait.bench.ladder_order import Order
-from plait.bench.ladder_problem import problem
-from plait.bench.ladder_rungs import RUNGS, Autograd, Place
-from plait.bench.ladder_table import alone, compare, goals
-from plait.bench.report import Report
+from plait import engines
+from plait.bench.core import blas
+from plait.bench.core.report import Report
+from plait.bench.cuda.versions import versions
+from plait.bench.ladder import Options
+from plait.bench.ladder import measure as ladder
+from plait.bench.ladder import problem as ladder_problem
+from plait.bench.ladder import table as ladder_table
+from plait.bench.ladder.descent import angle, angles
+from plait.bench.ladder.growth import exponent
+from plait.bench.ladder.problem import Order, problem
+from plait.bench.ladder.quadratic import QuadraticEngine
+from plait.bench.ladder.rungs import RUNGS, Autograd, Rung
+from plait.bench.ladder.table import alone, compare, goals
+from plait.cells import CELLS
 from plait.data.series import airline
+from plait.engines import Layout, Needs, Weights
+from plait.engines.python import BackThroughTime, PythonEngine
 from plait.errors import PlaitError
+from plait.ladder.rungs import engine_deviation
 
 
 def test_the_problem_is_a_year_and_the_month_after_it() -> None:
@@ -33,10 +42,10 @@ def test_the_problem_is_a_year_and_the_month_after_it() -> None:
     assert len(batches) == 20
     assert all(x.shape == (12, 32, 1) and y.shape == (32, 1) for x, y in batches)
     for epoch in range(5):  # each sees every sample once, in an order of its own
-        seen = torch.cat([y for _, y in batches[4 * epoch : 4 * epoch + 4]]).flatten()
-        np.testing.assert_array_equal(np.sort(seen.numpy()), np.sort(found.y))
-    assert not torch.equal(batches[0][1], batches[4][1])
-    assert all(torch.equal(x, again) for (x, _), (again, _) in zip(batches, found.batches(), strict=True))
+        seen = np.concatenate([y for _, y in batches[4 * epoch : 4 * epoch + 4]]).flatten()
+        np.testing.assert_array_equal(np.sort(seen), np.sort(found.y))
+    assert not np.array_equal(batches[0][1], batches[4][1])
+    assert all(np.array_equal(x, again) for (x, _), (again, _) in zip(batches, found.batches(), strict=True))
 
 
 def test_more_data_is_like_the_first_and_not_the_same() -> None:
@@ -52,25 +61,57 @@ def test_more_data_is_like_the_first_and_not_the_same() -> None:
     assert not np.array_equal(large.x[128:256], large.x[256:])
 
 
-@pytest.mark.parametrize("make", RUNGS)
-def test_a_rung_takes_the_steps_of_torch(make) -> None:
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_takes_the_steps_of_torch(rung: Rung) -> None:
     """Two steps, from the same weights, in torch's own layer in float64."""
     asked = replace(problem(3, 1, 0), batch=4)
     asked = replace(asked, x=asked.x[:8, :5])
-    rung, reference = make(asked), Autograd(asked, "reference", None, Place())
+    made, reference = rung.make(asked.network()), Autograd(asked.network())
     reference.layer.double()
     reference.head.double()
     for x, y in asked.batches():
-        rung.step(x, y)
-        reference.step(x.double(), y.double())
-    weights, head = rung.result()
-    expected, expected_head = reference.result()
-    assert list(weights) == list(expected)
+        made.step(*made.batch(x, y))
+        reference.step(*(t.double() for t in reference.batch(x, y)))
+    found, expected = made.weights(), reference.weights()
+    assert list(found) == list(expected)
     for name, value in expected.items():
-        np.testing.assert_allclose(weights[name], value, atol=1e-6)
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
         assert not np.allclose(value, asked.weights[name], atol=1e-5)
-    for value, of_reference in zip(head, expected_head, strict=True):
-        np.testing.assert_allclose(value, of_reference, atol=1e-6)
+
+
+# --- the textbook's backpropagation ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
+def test_textbook_backpropagation_equals_the_step_iterated(cell, monkeypatch) -> None:
+    monkeypatch.setitem(engines.ENGINES, "textbook", ("plait.bench.ladder.quadratic", "QuadraticEngine"))
+    generator = torch.Generator().manual_seed(3)
+    assert max(engine_deviation(cell, "textbook", dt, generator) for dt in (1, 2, 5)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("engine", "steps_of"), [(PythonEngine(), lambda T: T), (QuadraticEngine(), lambda T: T * (T + 1) // 2 + T)]
+)
+def test_backpropagation_is_linear_in_time_and_the_textbooks_quadratic(engine, steps_of, monkeypatch) -> None:
+    """Counts the steps walked back: T of them, or T + (T-1) + ... + 1 and T more for the last state's gradient."""
+    counts = {}
+    for T in (4, 8):
+        taken = 0
+        back = BackThroughTime.back
+
+        def counted(self, steps, *rest, back=back):
+            nonlocal taken
+            taken += len(steps)
+            back(self, steps, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(BackThroughTime, "back", counted)
+            cell = CELLS["gru"]
+            w = Weights(torch.randn(6, 1), torch.randn(6, 2), None, None, None)
+            x, layout = torch.randn(T, 1), Layout(T, 1)
+            ps = [engine.prepare(cell, w)]
+            rows, _, kept = engine.forward(ps, x, [torch.zeros(1, 1, 2)], layout)
+            engine.backward(ps, x, kept, torch.ones_like(rows), [None], layout, needs=Needs.all(ps))
+        counts[T] = taken
+    assert counts == {T: steps_of(T) for T in (4, 8)}
 
 
 def test_another_loss_in_the_end_is_an_error() -> None:
@@ -82,14 +123,12 @@ def test_another_loss_in_the_end_is_an_error() -> None:
 
 
 def test_a_rung_that_learns_something_else_stops_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_fast(asked):
-        return Autograd(replace(asked, rate=0.101), "too fast", None, Place())
-
+    too_fast = Rung("too fast", lambda net: Autograd(replace(net, rate=0.101)))
     monkeypatch.setattr(ladder_table, "RUNGS", (*RUNGS[1:], too_fast))
     monkeypatch.setattr(ladder, "QUICK_HIDDEN", 2)
     monkeypatch.setattr(ladder_problem, "WINDOW", 3)
     with pytest.raises(PlaitError, match="rung 'too fast'"):
-        ladder.measure(parts="rungs", quick=True, repeats=5)
+        ladder.measure(Options(parts="rungs", quick=True, repeats=5))
 
 
 def test_goals_are_the_papers() -> None:
@@ -106,7 +145,7 @@ def test_exponents_and_angles() -> None:
     assert angle(a, -a) == pytest.approx(180)
     assert angle(a, 7 * a) == pytest.approx(0)
     whole = problem(4, 1, 0)
-    learner = Learner(whole)
+    learner = Autograd(whole.network(), "fused")
     rough, better, good = (angles(learner, replace(whole, batch=batch)) for batch in (1, 32, 128))
     assert (len(rough), len(better), len(good)) == (128, 4, 1)
     assert np.mean(rough) > np.mean(better) > good[0]
@@ -130,9 +169,9 @@ def report() -> Report:
         patch.setattr(ladder_problem, "WINDOW", 3)
         patch.setattr(ladder_table, "BLOCK", 0.0)
         patch.setattr(ladder_table, "REST", 0.0)
-        patch.setattr("plait.bench.ladder_growth.LEAST", 0.0)
-        patch.setattr("plait.bench.ladder_growth.REST", 0.0)
-        yield ladder.measure(quick=True, repeats=5)
+        patch.setattr("plait.bench.ladder.growth.LEAST", 0.0)
+        patch.setattr("plait.bench.ladder.growth.REST", 0.0)
+        yield ladder.measure(Options(quick=True, repeats=5))
     torch.set_num_threads(before)
 
 
@@ -163,7 +202,7 @@ def test_numpy_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         "fused",
         "fused, by hand",
     ]
-    assert rows[-2]["fused is"] == rows[-1]["by hand is"] == 1
+    assert rows[-2]["fused"] == rows[-1]["by hand"] == 1
 
 
 def test_growth_and_descent_have_their_rows(report: Report) -> None:
@@ -181,8 +220,8 @@ def test_growth_and_descent_have_their_rows(report: Report) -> None:
 
 
 def test_what_is_missing_is_named(report: Report) -> None:
-    made, missing = cuda_rungs(problem(2, 1, 0))
-    assert {remark.split(" are ")[0].split(" is ")[0] for remark in missing} | {rung.name for rung in made} in (
+    able, missing = versions(simulators=False)
+    assert {remark.split(" are ")[0].split(" is ")[0] for remark in missing} | {version.name for version in able} in (
         {"cuda v1, v2 and v3", "cuda v4"},
         {"cuda v1", "cuda v2", "cuda v3", "cuda v4"},
     )

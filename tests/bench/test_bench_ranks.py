@@ -1,41 +1,34 @@
 """`plait bench ranks`: what it counts, by hand, and a small run of all of it. Its figures are looked at elsewhere."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from plait.bench.ranks_account import Share, data_shares, data_simulated, layer_shares, server_simulated
-from plait.bench.ranks_race import Order, lasted
-from plait.bench.ranks_report import TABLES, closing, remarks
-from plait.bench.ranks_scaling import karp_flatt
-from plait.bench.ranks_text import SentenceBatches, StreamBatches, beginning, made_up
-from plait.bench.ranks_training import rows_of, smoothed
+from plait.bench.ranks import Options
+from plait.bench.ranks.account import Share, data_shares, data_simulated, layer_shares
+from plait.bench.ranks.order import Order
+from plait.bench.ranks.race import Race, distance
+from plait.bench.ranks.report import TABLES, closing, remarks
+from plait.bench.ranks.scaling import karp_flatt
+from plait.bench.ranks.text import Text, beginning, made_up
+from plait.bench.ranks.trainer import Trainer
+from plait.bench.ranks.training import curve_rows, smoothed
 from plait.ranks import launch
 from plait.ranks.schedule import Op, wavefront
+from plait.training.crew import Alone
 
 TINY = ("--layers", "2", "--hidden", "8", "--embedding", "4", "--batch", "4", "--steps", "5", "--ranks", "2")
 
 
-@pytest.fixture
-def book(empty_folder: Path) -> str:
-    """Sentences of 1 to 12 words."""
-    lines = (" ".join(f"w{(3 * k + j) % 17}" for j in range(1 + k * 5 % 12)) for k in range(150))
-    Path("book.txt").write_text("\n".join(lines) + "\n")
-    return "book.txt"
-
-
 # --- all of it -------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_small_run_has_every_table(plait, book: str) -> None:
-    args = ("bench", "ranks", "--quick", "--data", book, *TINY, "--repeats", "5", "--threads", "1")
-    code, out, err = plait(*args, "--picture", "gantt.png", "--json", "result.json")
-    assert code == 0, err
+def test_a_small_run_has_every_table(rows_of, book: str) -> None:
+    rows, out = rows_of("ranks", "--quick", "--data", book, *TINY, "--repeats", "5", "--picture", "gantt.png")
     assert Path("gantt.png").read_bytes().startswith(b"\x89PNG")
-    result = json.loads(Path("result.json").read_text())
-    rows = result["rows"]
     for columns in TABLES:
         assert any(row.keys() >= set(columns) for row in rows), columns
         assert any(line.startswith(columns[0]) for line in out.splitlines()), columns
@@ -84,20 +77,33 @@ def test_karp_flatt() -> None:
 
 
 def test_a_step_lasts_from_the_first_start_to_the_last_end() -> None:
-    first = [[(1.0, 3.0), (10.0, 11.0)], [(20.0, 22.0), (30.0, 30.5)]]
-    second = [[(1.5, 2.0), (9.0, 10.5)], [(20.0, 24.0), (30.0, 31.0)]]
-    asleep: list[list[tuple[float, float]]] = [[], []]
-    assert lasted([first, second, asleep]) == [2.0 + 2.0, 4.0 + 1.0]
+    first, second = (
+        [(1.0, 3.0), (10.0, 11.0), (20.0, 22.0), (30.0, 30.5)],
+        [(1.5, 2.0), (9.0, 10.5), (20.0, 24.0), (30, 31)],
+    )
+    notes = [[{"start": a, "end": b} for a, b in step] for step in zip(first, second, strict=True)]
+    race = Race({"both": notes}, {"both": 2})
+    assert race.steps("both") == [2.0, 2.0, 4.0, 1.0]
+    assert race.seconds["both"] == [4.0, 5.0]  # two batches, two repeats
 
 
-def note(start: float, forward: float, back: float, stepped: float, clipped: float, end: float, **more: object) -> dict:
-    marks = {"start": start, "forward": forward, "back": back, "stepped": stepped, "clipped": clipped, "end": end}
-    return {**marks, "talked": 0.0, **more}
+def note(
+    start: float, forward: float, backward: float, stepped: float, clipped: float, end: float, **more: object
+) -> dict:
+    marks = {
+        "start": start,
+        "forward": forward,
+        "backward": backward,
+        "stepped": stepped,
+        "clipped": clipped,
+        "end": end,
+    }
+    return {**marks, "exchanging": 0.0, **more}
 
 
 def test_shares_of_data_ranks() -> None:
     """The second rank is a second late; then both add for half a second. A quarter was added on the way."""
-    notes = [note(0, 2, 5, 6.5, 7, 8, talked=0.25), note(0, 2, 6, 6.5, 7, 8)]
+    notes = [note(0, 2, 5, 6.5, 7, 8, exchanging=0.25), note(0, 2, 6, 6.5, 7, 8)]
     assert data_shares(notes) == [Share(6.25, 0.75, 1.0), Share(7.5, 0.5, 0.0)]
     # a server updates for 0.75 s, and sends for 0.25 s
     assert data_shares(notes, update=0.75) == [Share(6.0, 1.0, 1.0), Share(6.5, 0.75, 0.75)]
@@ -108,8 +114,8 @@ def test_shares_of_stages() -> None:
     F0, F1, D1, I1, I0 = Op("F", 0, 0, 0), Op("F", 1, 0, 0), Op("D", 1, 0, 0), Op("I", 1, 0, 0), Op("I", 0, 0, 0)
     W0, W1, V1 = Op("W", 0, 0, 0), Op("W", 1, 0, 0), Op("V", 1, 0, 0)
     spans = [
-        [[*F0, 1.0, 3.0], [*I0, 8.5, 10.0], [*W0, 10.0, 11.0]],
-        [[*F1, 3.5, 5.0], [*D1, 5.0, 6.0], [*I1, 6.0, 8.0], [*V1, 8.0, 8.5], [*W1, 8.5, 9.0]],
+        [(F0, 1.0, 3.0), (I0, 8.5, 10.0), (W0, 10.0, 11.0)],
+        [(F1, 3.5, 5.0), (D1, 5.0, 6.0), (I1, 6.0, 8.0), (V1, 8.0, 8.5), (W1, 8.5, 9.0)],
     ]
     notes = [note(0, 0, 11, 11.25, 12, 13, spans=spans[0]), note(0, 0, 9, 11.25, 12, 13, spans=spans[1])]
     needs = wavefront([1], 2).needs
@@ -120,18 +126,19 @@ def test_shares_of_stages() -> None:
 
 def test_a_step_of_data_ranks_from_its_parts() -> None:
     """Two groups of gradients, the upper one with three quarters of the weights."""
-    alone = note(0, 2, 6, 6, 6.5, 7, there=[6.0, 4.0, 3.0])
+    alone = note(0, 2, 6, 6, 6.5, 7, arrived=[6.0, 4.0, 3.0])
     groups, sizes = [[2, 1], [0]], [4, 8, 4]
     assert data_simulated([alone, alone], groups, sizes, exchange=1.0) == 7 + 1
-    late = note(0, 2, 7, 7, 7.5, 8, there=[7.0, 5.0, 3.0])
+    late = note(0, 2, 7, 7, 7.5, 8, arrived=[7.0, 5.0, 3.0])
     # the first rank: 2 + 2 forward and back; it goes on to 6 and then adds the upper group, and from 7.75 on the rest
     assert data_simulated([alone, late], groups, sizes, exchange=1.0) == pytest.approx(7.75 + 0.25 + 1.0)
-    assert server_simulated([alone, late], push=1.0, pull=0.5) == 7 + 1 + 1 + 0.5
+    # a server adds all at the end, updates, and sends the weights back
+    assert data_simulated([alone, late], [[2, 1, 0]], sizes, exchange=1.5) == 7 + 1.5 + 1
 
 
 def test_seconds_to_a_set_loss() -> None:
     curves = [[5.0, 4.0, 3.0], [5.0, 3.5, 2.0]]
-    rows = rows_of(["a", "b"], curves, [[1.0, 1.0, 1.0], [0.5, 0.5, 1.5]])
+    rows = curve_rows(["a", "b"], curves, [[1.0, 1.0, 1.0], [0.5, 0.5, 1.5]])
     assert [(row["set loss"], row["steps to it"], row["s to it"]) for row in rows] == [(3.0, 3, 3.0), (3.0, 3, 2.5)]
     assert rows[1]["curve"] == [[0.5, 5.0], [1.0, 3.5], [2.5, 2.0]]
     assert smoothed([6.0, 4.0, 2.0, 0.0, 8.0, 1.0]) == [6.0, 5.0, 4.0, 3.0, 4.0, 3.0]
@@ -181,24 +188,67 @@ def test_a_text_made_up_is_like_penn_treebank() -> None:
     assert torch.equal(some.parts["train"].lengths, train.lengths[:100])
 
 
+ORDER = Order.of(Options(layers=2, hidden=8, steps=5, batch=7, ranks=3))
+
+
+def task(by: str, size: int = 2) -> Text:
+    cut = {"steps": 5} if by == "streams" else {"buckets": "none"}
+    return Text(ORDER.settings(by=by, batch="7", **cut), made_up(50, 100, 0), size)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_have_a_batch_together(ranks: int) -> None:
-    text = made_up(50, 100, 0)
-    for source in (StreamBatches(text, 7, 5, 2), SentenceBatches(text, 7, 2, 0)):
-        for k in range(2):
-            parts = [source.part(k, rank, ranks) for rank in range(ranks)]
-            whole = source.whole(k)
-            assert sum(part.real for part in parts) == whole.real == whole.total
-            assert {part.total for part in parts} == {whole.total}
-            assert sorted(torch.cat([part.targets for part in parts]).tolist()) == sorted(whole.targets.tolist())
-        assert source.tokens == sum(source.whole(k).total for k in range(2))
+@pytest.mark.parametrize("by", ["streams", "sentences"])
+def test_ranks_have_a_batch_together(by: str, ranks: int) -> None:
+    text = task(by)
+    for indices in text.chosen:
+        whole = text.rows(indices)
+        parts = []
+        for rank in range(ranks):
+            mine = text.twin(own_weights=False)
+            mine.share(rank, ranks)
+            assert mine.count(indices) == text.count(indices) == whole[2].N
+            parts.append(mine.rows(indices))
+        assert sum(part[2].N for part in parts) == whole[2].N
+        assert sorted(torch.cat([part[1] for part in parts]).tolist()) == sorted(whole[1].tolist())
+    assert text.tokens == sum(text.layout(k).N for k in range(2))
 
 
 def test_orders_go_there_and_back_as_json() -> None:
-    order = Order(8, 400, 200, 20, 35, 4, 7, 0, False)
-    assert Order(**json.loads(json.dumps(order.as_dict()))) == order
-    assert order.variants[0] == (20, 400)
-    assert order.most_streams == 80
+    order = Order.of(Options())
+    assert Order(**json.loads(json.dumps(asdict(order)))) == order
+    assert (order.layers, order.hidden, order.embedding, order.steps) == (8, 400, 200, 35)
+    assert order.variants == [(20, 400), (40, 400), (80, 400), (20, 100), (20, 200), (20, 600)]
+    assert Order.of(Options(quick=True, hidden=30)).variants == [(20, 30), (40, 30), (20, 15)]
+
+
+# --- a crew and its clock --------------------------------------------------------------------------------------------
+def test_what_a_step_leaves_behind() -> None:
+    """Phases in their order, all gradients, and the weights as they were."""
+    text = task("streams", 1)
+    before = [p.detach().clone() for p in text.model.parameters()]
+    trainer, other = (Trainer(text, lambda _: Alone()) for _ in range(2))
+    for t in (trainer, other):
+        t.step(text.chosen[0])
+    found = trainer.note
+    phases = [found[name] for name in ("start", "forward", "backward", "stepped", "clipped", "end")]
+    assert phases == sorted(phases)
+    assert all(found["forward"] <= t <= found["backward"] for t in found["arrived"])
+    assert found["sent"] == 0
+    assert distance(trainer, other) == 0
+    next(iter(trainer.gradients().values()))[:] *= 1.5
+    assert distance(trainer, other) == pytest.approx(0.5)
+    assert all(torch.equal(p, q) for p, q in zip(text.model.parameters(), before, strict=True))
+    pairs = zip(trainer.parameters, text.model.parameters(), strict=True)
+    assert all(p is not q and p.data_ptr() == q.data_ptr() and q.grad is None for p, q in pairs)
+
+
+def test_who_learns_has_weights_of_its_own() -> None:
+    text = task("streams", 1)
+    trainer = Trainer(text, lambda _: Alone(), learns=True)
+    trainer.step(text.chosen[0])
+    assert all(not torch.equal(p, q) for p, q in zip(trainer.parameters, text.model.parameters(), strict=True))
+    trainer.rest()
+    assert not trainer.gradients()
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

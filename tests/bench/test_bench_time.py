@@ -1,17 +1,18 @@
 """`plait bench time`: its networks, its schedules, and a small run. Its figures are looked at elsewhere."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from plait.bench import time_nets
-from plait.bench.time import PARTS, TABLES
-from plait.bench.time_pictures import PANELS, picture_of
-from plait.bench.time_work import of_a_step
+from plait.bench.core.pictures import drawn
+from plait.bench.time import nets as time_nets
+from plait.bench.time import ranks
+from plait.bench.time.measure import PARTS, TABLES
+from plait.bench.time.pictures import PANELS
+from plait.bench.time.schedules import TimeCosts, shooting
+from plait.bench.time.work import of_a_step
 from plait.ranks.schedule import simulate
-from plait.ranks.time_schedule import TimeCosts, multigrid, multigrid_cost, predicted, shooting, shooting_cost
 
 COSTS = TimeCosts(*[1e-6] * 3, 1e-5, 4e-6, 1e-6, 1e-6, 1e-9, 0.0, 4e-6, 4e-6)
 
@@ -33,20 +34,16 @@ def test_what_the_networks_learn() -> None:
 def test_schedules_of_time() -> None:
     """More ranks take less time until messages outweigh it; a rank waits for the states of the one before it."""
     free = COSTS._replace(message=0.0, meet=0.0, call=0.0)
-    alone = predicted(shooting(1), shooting_cost(free, 1, 8000, 0, 0), 0.0)
+    alone = free.shooting(1, 8000, 0)
     assert alone == pytest.approx(8000 * (2e-6 + 1e-9))
     for count in (2, 4, 8):
-        found = predicted(shooting(count), shooting_cost(free, count, 8000, 0, 0), 0.0)
-        assert found == pytest.approx(8000 * (2e-6 / count + 1e-9))
-    dear = COSTS._replace(meet=1.0)
-    assert predicted(shooting(8), shooting_cost(dear, 8, 8000, 192, 192), 0.0) > 8 * alone
+        assert free.shooting(count, 8000, 0) == pytest.approx(8000 * (2e-6 / count + 1e-9))
+    assert COSTS._replace(meet=1.0).shooting(8, 8000, 192) > 8 * alone
     late = simulate(shooting(2), lambda op: float(op.kind == "A"), lambda a, b: 0.5)
     starts = {str(span.op): span.start for span in late.spans}
     assert starts["0F0.0"] == 1.0
     assert starts["1F0.0"] == 1.5  # the other rank's warm-up, and its message
-    short = predicted(multigrid(4, 2, 1), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
-    lengthy = predicted(multigrid(4, 4, 4), multigrid_cost(COSTS, 4, 4096, 4, 3, 2), 1e-6)
-    assert short < lengthy
+    assert COSTS.multigrid(4, 4096) < COSTS.multigrid(4, 4096, forward=4)
 
 
 def test_what_a_step_takes_is_never_negative() -> None:
@@ -56,17 +53,13 @@ def test_what_a_step_takes_is_never_negative() -> None:
     assert found["forward"] == 8 / 512
     assert found["call"] == pytest.approx(3)
     assert all(value >= 0 for value in found.values())
-    assert of_a_step({**seconds, "sweep 640": 3.0, "both 640": 15.0})["back"] == pytest.approx(5 / 512)
+    assert of_a_step({**seconds, "sweep 640": 3.0, "both 640": 15.0})["backward"] == pytest.approx(5 / 512)
 
 
-def test_a_small_run(plait) -> None:
-    code, out, err = plait(
-        *("bench", "time", "--quick", "--parts", "where,ranks", "--repeats", "5", "--threads", "1"),
-        *("--json", "time.json", "--picture", "time.png"),
-    )
-    assert code == 0, err
+def test_a_small_run(rows_of, monkeypatch) -> None:
+    monkeypatch.setattr(ranks, "QUICK", (2048, 8))
+    rows, out = rows_of("time", "--quick", "--parts", "where,ranks", "--repeats", "5", "--picture", "time.png")
     assert "predicted" in out
-    rows = json.loads(Path("time.json").read_text())["rows"]
     meshes = {(row["series"], row["ranks"]): row for row in rows if "series" in row and row["how"] == "measured"}
     assert {("shooting", 2), ("multigrid", 2), ("one walk", 1), ("data=2, two sequences", 2)} <= meshes.keys()
     assert all(row["ms"] > 0 for row in meshes.values())
@@ -74,10 +67,8 @@ def test_a_small_run(plait) -> None:
 
 
 @pytest.mark.slow
-def test_all_sections(plait) -> None:
-    code, _, err = plait("bench", "time", "--quick", "--repeats", "5", "--json", "time.json", "--picture", "time.png")
-    assert code == 0, err
-    rows = json.loads(Path("time.json").read_text())["rows"]
+def test_all_sections(rows_of) -> None:
+    rows, _ = rows_of("time", "--quick", "--repeats", "5", "--picture", "time.png")
     for keys in TABLES:
         assert any(row.keys() >= set(keys) for row in rows), keys
     for row in rows:
@@ -87,7 +78,7 @@ def test_all_sections(plait) -> None:
 
 def test_pictures_have_a_panel_for_what_is_there() -> None:
     rows = [{"series": "shooting", "ranks": n, "speed-up": n / 2, "how": "predicted"} for n in (2, 4)]
-    assert picture_of(rows).startswith(b"\x89PNG")
+    assert drawn(rows, PANELS).startswith(b"\x89PNG")
     assert len(PANELS) == 6
 
 

@@ -23,15 +23,7 @@ def check(found, capability) -> None:
 @every_cell
 @pytest.mark.parametrize("positioned", [False, True], ids=["v1", "v2"])
 def test_a_training_step_has_code(cell, positioned, capability):
-    check(by_numba(cell, "train", positioned, capability), capability)
-
-
-@needs_numba
-@pytest.mark.parametrize("kind", ["recur", "recur_vjp", "forward", "backward"])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_the_layer_alone_has_code(cell, kind):
-    """Its parts are those of the training step."""
-    check(by_numba(cell, kind, True, (8, 0)), (8, 0))
+    check(by_numba(cell, positioned, capability), capability)
 
 
 @needs_triton

@@ -1,4 +1,4 @@
-"""The CUDA engines without a device: versions 1 to 3 in numba's simulator, version 4 in Triton's interpreter."""
+"""CUDA without a device: versions 1 to 3 in numba's simulator, engine cuda in Triton's interpreter."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from plait.cells import CELLS
 pytestmark = pytest.mark.cuda
 JOBS = Path(__file__).parents[1] / "cuda_jobs.py"
 PATIENCE = 300  # seconds
+ENV = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
 
 
 def results(*job: str) -> list[dict[str, Any]]:
-    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, str(JOBS), *job], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, str(JOBS), *job], env=ENV, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -30,25 +30,10 @@ def check(lines: list[dict[str, Any]], count: int, bound: float) -> None:
 
 
 @needs_numba
-@pytest.mark.parametrize("version", ["cuda:v1", "cuda:v2", "cuda:v3"])
-class TestSamples:
-    def test_layers_equal_engine_python(self, version):
-        check(results("small", version), 7, 1e-5)
-
-    def test_five_samples_of_six_steps(self, version):
-        check(results("largest", version), 14, 1e-5)
-
-    def test_longer_steps_in_float64(self, version):
-        check(results("float64", version), 7, 1e-10)
-
-    def test_sources_and_given_states(self, version):
-        check(results("sweeps", version), 14, 1e-5)
-
-
-@needs_numba
-def test_whole_training_steps_and_what_they_copy():
-    lines = results("steps")
-    check(lines, 30, 1e-5)
+@pytest.mark.parametrize(("kind", "bound"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_whole_training_steps_and_what_they_copy(kind, bound):
+    lines = results("steps", kind)
+    check(lines, 42, bound)
     for line in lines:
         assert line["counted"] == {"there": line["there"], "back": line["back"]}, line["what"]
     moved = {(line["cell"], line["ragged"], line["version"]): line["there"] + line["back"] for line in lines}
@@ -56,6 +41,20 @@ def test_whole_training_steps_and_what_they_copy():
         cell, ragged = line["cell"], line["ragged"]
         fourth = line["batch"] + 4  # the mini-batch there, the loss back: the rest stays on the device
         assert moved[cell, ragged, 2] > moved[cell, ragged, 3] > fourth
+
+
+@needs_numba
+@needs_triton
+def test_bench_cuda_runs_every_version():
+    """With a simulator and an interpreter in place of a device."""
+    args = ("-m", "plait", "bench", "cuda", "--shapes", "2,3,2,3,1", "--repeats", "5", "--json", "-")
+    done = subprocess.run([sys.executable, *args], env=ENV, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["cell"], row["engine"]) for row in rows] == [
+        (cell, f"cuda v{version}") for cell in ("lstm", "gru", "rnn") for version in (1, 2, 3, 4)
+    ]
+    assert max(row["off"] for row in rows) < 1e-4
 
 
 @needs_numba

@@ -1,13 +1,16 @@
-"""One file for each question, with one function `measure`. Its parameters are the options of `plait bench`.
+"""What `plait bench` measures: one folder for each question, and `core` for what they share.
 
-An option stands once, in the signature of `measure`: its name, its type with the sentence for --help, its default.
+A folder's __init__ says what is asked (its docstring, whose first paragraph is for --help) and which options there are
+(`Options`). Its measure.py has `measure(options) -> Report`. Only measure.py and what it imports need torch, which
+takes seconds: --help imports the folders and nothing else.
 """
 
-import ast
-import inspect
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import options
+if TYPE_CHECKING:
+    from .core.options import Options
+    from .core.report import Report
 
 QUESTIONS = (
     *("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks"),
@@ -15,15 +18,17 @@ QUESTIONS = (
 )
 
 
-def asked(name: str) -> tuple[str, inspect.Signature]:
-    """What a file asks (the first paragraph of its docstring), and the signature of its `measure`.
+def about(name: str) -> str:
+    """What a question asks, for --help."""
+    return (import_module(f".{name}", __name__).__doc__ or "").split("\n\n")[0]
 
-    Both are read from the text of the file. To import it would import torch, which takes seconds, and --help must not.
-    The `def` is run, with the names of options.py, but never called.
-    """
-    tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
-    (measure,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "measure")
-    measure.returns = None  # a Report, which comes with torch
-    scope = dict(vars(options))
-    exec(compile(ast.Module([measure], []), name, "exec"), scope)
-    return (ast.get_docstring(tree) or "").split("\n\n")[0], inspect.signature(scope["measure"])
+
+def options_of(name: str) -> "type[Options]":
+    kind: type[Options] = import_module(f".{name}", __name__).Options
+    return kind
+
+
+def measure(name: str, **given: Any) -> "Report":
+    options = options_of(name)(**given)
+    report: Report = import_module(f".{name}.measure", __name__).measure(options)
+    return report

@@ -1,0 +1,58 @@
+"""Batches from 100 to 1000, and layers up to 4096 units."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ... import engines
+from ...errors import between
+from ...tasks.settings import WIDEST
+from ..core.cases import Case, parse_cell
+from ..core.report import Report, tracked
+from ..core.steps import contenders
+from ..core.turns import Row, take_turns
+from . import Options
+
+STEPS = 10
+BATCHES = tuple(range(100, 1001, 100))
+SIZES = {32: STEPS, 1000: STEPS, 1024: STEPS, 4096: 4}  # units -> steps
+BATCH = 32  # for each of these sizes
+PLAIN, POWER = 1000, 1024  # in matrices whose rows are a power of two apart, columns share few places of a cache
+SPREAD = ("faster", "low", "high")
+
+
+def compare(case: Case, options: Options) -> Row:
+    seconds = take_turns(contenders(case, options.engine), options.repeats)
+    row = {**seconds.faster("plait", than="torch").row("faster"), **seconds.ms()}
+    for name in seconds:
+        row[f"{name} ms/1000"] = seconds.median(name) * 1e6 / (case.B * case.T)
+        row[f"{name} GFLOP/s"] = case.work() / seconds.median(name) / 1e9
+    return row
+
+
+def measure(options: Options) -> Report:
+    size, cell = options.size, parse_cell(options.cell)
+    between("size", size, 1, WIDEST)
+    engines.check_name(options.engine)
+    torch.manual_seed(options.seed)
+    cases = [({"batch": B}, Case(cell, B, STEPS, size, size)) for B in BATCHES]
+    cases += [({"size": n, "T": T}, Case(cell, BATCH, T, n, n)) for n, T in SIZES.items()]
+    rows = [{**about, **compare(case, options)} for about, case in tracked(cases)]
+    return Report(
+        f"What does a training step cost, by batch ({cell}, {size} units) and by size (batches of {BATCH})?",
+        [
+            ("batch", "torch ms/1000", "plait ms/1000", *SPREAD),
+            ("size", "T", "torch GFLOP/s", "plait GFLOP/s", *SPREAD),
+        ],
+        rows,
+        [
+            f"ms/1000: for 1000 steps of a sequence, I = H, T = {STEPS}. faster: torch's time over plait's.",
+            *(penalty(name, rows) for name in ("torch", "plait")),
+        ],
+    )
+
+
+def penalty(name: str, rows: Sequence[Row]) -> str:
+    """What a power of two costs: below 1, the larger layer has fewer GFLOP/s."""
+    speed = {row["size"]: row[f"{name} GFLOP/s"] for row in rows if "size" in row}
+    return f"{name}: {POWER} units have {speed[POWER] / speed[PLAIN]:.3f} of the GFLOP/s that {PLAIN} have."

@@ -1,0 +1,77 @@
+"""A question that several processes measure together: how they are started, and what each of them runs."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...ranks.world import find, quieten
+from ...training import signals
+
+ORDER, RESULT = "order.json", "result.json"  # in the folder of a job
+TIMEOUT = 300.0  # seconds that a rank may sleep while others work
+
+
+def run_job(module: str, ranks: int, order: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> Any:
+    """Starts so many processes of one thread, and waits. Each calls `work(order, folder, group)` of the module.
+
+    files: what they find in their folder -> what `work` of the first rank gives, as JSON
+    """
+    from ...errors import PlaitError
+    from ...ranks.exits import STOPPED
+    from ...ranks.launch import launch
+
+    said: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="plait-") as name:
+        for file, content in {**(files or {}), ORDER: json.dumps(order).encode()}.items():
+            (Path(name) / file).write_bytes(content)
+        code = launch([name, module], ranks, threads=1, max_restarts=0, say=said.append, module=__name__)
+        if code == 0:
+            return json.loads((Path(name) / RESULT).read_text())
+    if code == STOPPED or not said:
+        for line in said:
+            print(f"plait: {line}", file=sys.stderr)
+        sys.exit(code)
+    raise PlaitError(" ".join(said))
+
+
+def run(folder: Path, module: str) -> int:
+    """What each process does -> its exit code. What takes seconds to import is imported when signals are heard."""
+    from ...errors import PlaitError
+    from ...ranks.group import join
+    from ...ranks.heartbeat import LOST, Lost
+
+    world = find(os.environ)
+    if world is None:
+        print("plait: this program is started by plait bench.", file=sys.stderr)
+        return 2
+    group = join(world, TIMEOUT)
+    try:
+        with group.guarded():
+            order = json.loads((folder / ORDER).read_text())
+            found = import_module(module).work(order, folder, group)
+        if world.rank == 0:
+            (folder / RESULT).write_text(json.dumps(found))
+        group.close()
+        return 0
+    except PlaitError as e:
+        group.report(str(e))
+        group.close(together=False)
+        if isinstance(e, Lost):
+            return LOST
+        if world.rank == 0:
+            print(f"plait: {e}", file=sys.stderr)
+        return 2
+    except BaseException:
+        group.close(together=False)
+        raise
+
+
+if __name__ == "__main__":
+    signals.listen()
+    quieten(os.environ)
+    sys.exit(run(Path(sys.argv[1]), sys.argv[2]))

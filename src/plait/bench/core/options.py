@@ -1,0 +1,92 @@
+"""The options of a question: fields of a dataclass, each with its default and its sentence for --help.
+
+What several questions ask for is made by a function here, so that it has one sentence and one check. Nothing here
+imports torch: --help must not take seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, dataclass_transform
+
+from ...errors import between, unknown
+from ...training.settings import check_seed
+
+LAST = ("quick", "picture", "repeats", "seed")  # in this order, after a question's own options
+SHAPES = "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces."
+
+
+def option(default: Any, text: str, metavar: str | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "metavar": metavar})
+
+
+def repeats(default: int) -> Any:
+    return option(default, "Measurements of each contender, at least 5.")
+
+
+def quick(text: str) -> Any:
+    return option(False, text)
+
+
+def picture(text: str = "Draw the sections there, as a PNG file.") -> Any:
+    return option(None, text, "FILE")
+
+
+def parts() -> Any:
+    return option(None, "Which sections, with commas.  (default: all)")
+
+
+def cell(default: str) -> Any:
+    return option(default, "lstm, gru or rnn.")
+
+
+def cells(default: str) -> Any:
+    return option(default, "Of lstm, gru and rnn, with commas.")
+
+
+def engine() -> Any:
+    return option("auto", "What runs plait's layers; see `plait engines`.")
+
+
+def text_data() -> Any:
+    return option(None, "A text file, a folder or a zip, such as Penn Treebank's.")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Those of one question; a subclass is a dataclass, too. What is out of range is refused before any measurement."""
+
+    seed: int = option(0, "Seed of everything random.")
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        given = vars(self)
+        check_seed(self.seed)
+        if "repeats" in given:
+            between("repeats", given["repeats"], 5, 10_000)
+        if given.get("picture") is not None:
+            from ...tasks.pictures import check_picture
+
+            check_picture(given["picture"])
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Those of these names, for settings that have the same."""
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def listed(cls) -> list[Field[Any]]:
+        """In the order of --help."""
+        return sorted(fields(cls), key=lambda f: LAST.index(f.name) if f.name in LAST else -1)
+
+
+def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
+    """Names with commas, in the order of those that are known; all of them if none are given."""
+    if text is None:
+        return list(known)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise unknown(what, name, known)
+    return [name for name in known if name in names]

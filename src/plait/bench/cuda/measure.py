@@ -1,0 +1,60 @@
+"""Training steps of the CUDA versions in turns with torch's own layer, each checked against float64 on the host."""
+
+import math
+
+import torch
+
+from ...errors import PlaitError
+from ...kernels.cuda.gpu import interpreted
+from .. import about
+from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
+from ..core.report import Report, tracked
+from ..core.turns import Row, take_turns
+from ..ladder.rungs import Rung
+from ..peers.contenders.network import Network
+from ..peers.race import deviations, expected
+from . import Options
+from .device import simulated
+from .versions import OnDevice, versions
+
+COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
+TORCH = Rung("torch", OnDevice)
+MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more would take too long
+RATE = 0.1
+
+
+def measure(options: Options) -> Report:
+    cases = parse_shapes(options.shapes, parse_cells(options.cells))
+    check_one_layer(cases, "the training steps are those")
+    able, remarks = versions(simulators=True)
+    if not able:
+        raise PlaitError(f"no version can run here. {' '.join(remarks)}")
+    able += [TORCH] if torch.cuda.is_available() else []
+    rows = [row for case in tracked(cases) for row in rows_of(case, able, options)]
+    remarks += [f"device: {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else []
+    if simulated() or interpreted():
+        remarks.append("There is no device: a simulator and an interpreter ran, and their times mean nothing.")
+    remarks.append("off: largest deviation of the loss, or of a weight's change in one step, from float64; relative.")
+    return Report(about("cuda"), [COLUMNS], rows, remarks)
+
+
+def rows_of(case: Case, able: list[Rung], options: Options) -> list[Row]:
+    net = Network.drawn(case.cell, case.B, case.T, case.I, case.H, 1, rate=RATE, seed=options.seed)
+    right, off, runs = expected(net), {}, {}
+    for version in able:
+        if case.work() <= MOST_WORK.get(version.name, math.inf):
+            made = version.make(net)
+            off[version.name] = max(deviations(net, made.run(1), made.weights(), right).values())
+            runs[version.name] = lambda made=made: made.run(1)
+    seconds = take_turns(runs, options.repeats)
+    return [
+        {
+            "shape": case.shape,
+            "cell": case.cell,
+            "engine": name,
+            **seconds.spread(name).row("ms", 1e3),
+            "torch / it": seconds.median("torch") / seconds.median(name) if "torch" in seconds else None,
+            "off": off[name],
+        }
+        for name in runs
+    ]

@@ -1,0 +1,17 @@
+"""How far is it from a sequential LSTM to a fast one? The first paper's climb, on this machine: about 5 minutes.
+
+Sections, as --parts names them: rungs (one training of an LSTM on the airline passengers, from scalar Python to
+compiled kernels, with the same loss in the end), growth (training time against the size of the dataset), descent
+(stochastic, mini-batch and full-batch: time, loss, and the angle of their gradients).
+"""
+
+from ..core import options
+from ..core.options import option
+
+
+class Options(options.Options):
+    parts: str | None = options.parts()
+    hidden: int | None = option(None, "Units of the LSTM.  (default: 64; with --quick 8)")
+    quick: bool = options.quick("A smaller LSTM and up to 16 times the data: all tables in under a minute.")
+    picture: str | None = options.picture()
+    repeats: int = options.repeats(7)

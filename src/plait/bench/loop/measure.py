@@ -1,0 +1,122 @@
+"""The loop's own share of a run: of a task of one weight, and of the airline forecaster."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from ...data.sampler import Sampler
+from ...errors import between
+from ...tasks.forecast import Forecast, load_data
+from ...tasks.settings import ForecastSettings
+from ...training import crew
+from ...training.checkpoint import State
+from ...training.loop import train
+from ...training.run import Run
+from ...training.task import Task
+from ..core.report import Report
+from ..core.turns import spread
+from . import Options
+
+
+class Tiny(Task):
+    """A task that costs next to nothing: what remains is the loop."""
+
+    digest = ""
+
+    def __init__(self, steps: int) -> None:
+        self.model = nn.Linear(1, 1)
+        self.x, self.sampler = torch.ones(steps, 1), Sampler(steps, 1)
+
+    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
+        return self.model(self.x[indices]).square().mean(), len(indices)
+
+    def count(self, indices: Tensor) -> int:
+        return len(indices)
+
+    def validate(self) -> None:
+        return None
+
+
+class Clock:
+    """Adds up the seconds spent inside the calls that it watches, and what the watching itself takes."""
+
+    def __init__(self) -> None:
+        self.seconds, self.toll = 0.0, 0.0
+        nothing, start = self.watched(lambda: None), time.perf_counter()
+        for _ in range(1000):
+            nothing()
+        self.toll = (time.perf_counter() - start - self.seconds) / 1000  # a call
+        self.seconds = 0.0
+
+    def watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def timed(*args: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*args, **options)
+            finally:
+                self.seconds += time.perf_counter() - start + self.toll
+
+        return timed
+
+    @contextmanager
+    def on(self, task: Tiny | Forecast) -> Iterator[None]:
+        """Watches the task, backward, clipping and the optimizer."""
+        adam = torch.optim.Adam  # the settings' default
+        with (
+            patch.object(task, "loss", self.watched(task.loss)),
+            patch.object(task, "validate", self.watched(task.validate)),
+            patch.object(Tensor, "backward", self.watched(Tensor.backward)),
+            patch.object(crew, "clip", self.watched(crew.clip)),
+            patch.object(nn.Module, "zero_grad", self.watched(nn.Module.zero_grad)),
+            patch.object(adam, "step", self.watched(adam.step)),
+        ):
+            yield
+
+
+def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, float, float]:
+    """Seconds of a whole run, of its two checkpoints (the first and the last), and of the loop beside them."""
+    calls, checkpoints = Clock(), Clock()
+    with TemporaryDirectory() as folder, calls.on(task), patch.object(State, "save", checkpoints.watched(State.save)):
+        start = time.perf_counter()
+        train(task, settings, Run(Path(folder)))
+        whole = time.perf_counter() - start
+    return whole, checkpoints.seconds, whole - calls.seconds - checkpoints.seconds
+
+
+def measure(options: Options) -> Report:
+    steps, seed = options.steps, options.seed
+    between("steps", steps, 1, 10**6)
+    airline = ForecastSettings(seed=seed, patience=0)
+    forecast = Forecast(airline, load_data(airline))
+    per_epoch = len(forecast.sampler)
+    cases: dict[str, tuple[ForecastSettings, Tiny | Forecast, int]] = {
+        "one weight": (ForecastSettings(seed=seed, batch="1", epochs=1), Tiny(steps), steps),
+        "airline, lstm 32": (
+            dataclasses.replace(airline, epochs=(epochs := max(1, steps // per_epoch))),
+            forecast,
+            epochs * per_epoch,
+        ),
+    }
+    rows = []
+    for name, (settings, task, done) in cases.items():
+        one_run(task, settings)  # warm
+        runs = [one_run(task, settings) for _ in range(options.repeats)]
+        step, checkpoint, own = (spread([run[k] * 1e3 / n for run in runs]) for k, n in enumerate((done, 2, done)))
+        times = {"step ms": step.median, **own.row("loop ms"), "checkpoint ms": checkpoint.median}
+        rows.append({"task": name, **times})
+    return Report(
+        "What does the loop cost a step, in ms, beyond forward, backward, validation and optimizer?",
+        [("task", "step ms", "loop ms", "low", "high", "checkpoint ms")],
+        rows,
+        ["loop: sums, clock, sampler, history, best weights; a checkpoint is written every 10 s (--save-every)."],
+    )

@@ -1,0 +1,98 @@
+"""Batches of sentences in turns: torch's padded and packed, plait's padded and packed, and a dense one."""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from ... import cells, layers
+from ...data import text
+from ...errors import PlaitError, between
+from ...ladder.compare import worst
+from ...layout import Layout
+from ...tasks.memory import check_layer
+from ...tasks.settings import WIDEST
+from ..core.cases import parse_cells
+from ..core.report import Report, tracked
+from ..core.steps import TORCH, Step, packing
+from ..core.turns import Row, take_turns
+from . import Options
+
+TIMES = ("draw", "cell", "real %", "padded", "packed", "plait", "rows", "dense")
+RATIOS = ("draw", "cell", "faster", "low", "high", "of dense", "rows, of dense")
+
+
+class Draw:
+    """Sentences drawn from a text, and the ways to run a layer over them."""
+
+    def __init__(self, cell: str, lengths: Tensor, H: int) -> None:
+        T, B, self.N = int(lengths.max()), len(lengths), int(lengths.sum())
+        check_layer(B, T, H, H, len(cells.get(cell).gates) * H, of=2)
+        theirs = TORCH[cell](H, H)
+        ours = layers.accelerate(copy.deepcopy(theirs), "fused")
+        x = torch.randn(T, B, H, requires_grad=True)  # as an embedding is: its gradient is wanted, too
+        alive = torch.arange(T).unsqueeze(1) < lengths
+        d_y = torch.randn(T, B, H) * alive.unsqueeze(2)
+        rows = Layout.of_lengths(lengths).packed_sequence(torch.randn(self.N, H, requires_grad=True))
+        dense = torch.randn(max(1, round(self.N / B)), B, H, requires_grad=True)
+        self.real, self.dense_N = self.N / (T * B), dense.shape[0] * B
+        self.steps = {
+            "padded": Step(theirs, x, d_y),
+            "packed": Step(theirs, x, d_y, packing(theirs, x, lengths)),
+            "plait": Step(ours, x, d_y, lambda: ours(x, lengths=lengths)[0]),
+            "rows": Step(ours, rows.data, torch.randn(self.N, H), lambda: ours(rows)[0].data),
+            "dense": Step(ours, dense, torch.randn_like(dense)),
+        }
+
+    def deviation(self) -> float:
+        """Of outputs and gradients, from torch's packed ones."""
+        return worst(self.steps["plait"].results(), self.steps["packed"].results())
+
+
+def compare(draw: Draw, repeats: int) -> Row:
+    seconds = take_turns(draw.steps, repeats)
+    better = min(("padded", "packed"), key=seconds.median)
+    steps = draw.dense_N / draw.N  # a dense batch has about as many steps
+    return {
+        "real %": 100 * draw.real,
+        **seconds.ms(""),
+        **seconds.faster("plait", than=better).row("faster"),
+        "of dense": seconds.faster("dense", than="plait").median * steps,
+        "rows, of dense": seconds.faster("dense", than="rows").median * steps,
+        "deviation": draw.deviation(),
+    }
+
+
+def measure(options: Options) -> Report:
+    data, batch, hidden = options.data, options.batch, options.hidden
+    between("draws", options.draws, 1, 10_000)
+    between("batch", batch, 1, 10**6)
+    between("hidden", hidden, 1, WIDEST)
+    names = parse_cells(options.cells)
+    if data is None:
+        raise PlaitError("ragged batches need sentences: give a text file, a folder or a zip with --data.")
+    texts = text.read(data)
+    every = torch.tensor([len(words) for words in text.sentences(texts.parts["train"])])
+    if len(every) < batch:
+        raise PlaitError(f"{data} has {len(every)} sentences to train on: expected at least a batch, {batch}.")
+    cases = []
+    for seed in range(options.seed, options.seed + options.draws):
+        generator = torch.Generator().manual_seed(seed)
+        lengths = every[torch.randperm(len(every), generator=generator)[:batch]]
+        cases += [(seed, cell, lengths) for cell in names]
+    torch.manual_seed(options.seed)
+    rows = [
+        {"draw": seed, "cell": cell, **compare(Draw(cell, lengths, hidden), options.repeats)}
+        for seed, cell, lengths in tracked(cases)
+    ]
+    return Report(
+        f"What does a layer of {hidden} cost on {batch} sentences of {texts.name}, as they come?",
+        [TIMES, RATIOS],
+        rows,
+        [
+            "Milliseconds. padded, packed: torch.nn's. plait: a padded tensor with lengths=. rows: a PackedSequence.",
+            "dense: plait's on as many steps, dense. faster: the better of torch's over plait's.",
+            "of dense: the time for a real step over that for a dense one.",
+            f"Outputs and gradients differ from torch's by at most {max(r['deviation'] for r in rows):.1e} (relative).",
+        ],
+    )
