@@ -41,7 +41,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def plait(empty_folder: Path, monkeypatch, capsys):
     """Runs a command in an empty folder -> exit code, stdout, stderr. It leaves the threads and costs as they were."""
-    from plait.kernels import costs
+    from plait.kernels.launch import costs
 
     def run(*args: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["plait", *args])
@@ -79,11 +79,14 @@ def refused(plait, empty_folder: Path):
 @pytest.fixture
 def set_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
     """torch.set_num_threads, and as many are called for the smallest work."""
-    from plait.kernels import choices
+    from plait import engines
+    from plait.kernels.launch import choices
 
     monkeypatch.setattr(choices, "WORTH_A_TEAM", 0)
-    before = torch.get_num_threads()
+    plans, before = engines.get("fused").plans, torch.get_num_threads()
+    plans.clear()  # they remember what was worth it
     yield torch.set_num_threads
+    plans.clear()
     torch.set_num_threads(before)
 
 

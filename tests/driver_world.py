@@ -16,7 +16,7 @@ import torch
 
 from plait.training.files import read_plain
 from plait.training.run import config_file, sha256
-from plait.training.tensors import packed, unpacked
+from plait.training.tensors import dumps, loads
 
 NUMBERS = [
     "0",
@@ -207,16 +207,16 @@ def tensors(
 
     def damage(run: Path) -> None:
         path = run / f"{file}.safetensors"
-        found, about = unpacked(path)
+        found, about = loads(path)
         changed = {name: change(t) if name.startswith(starts or ("",)) else t for name, t in found.items()}
-        path.write_bytes(packed({name: t for name, t in changed.items() if t is not None}, {**about, **(text or {})}))
+        path.write_bytes(dumps({name: t for name, t in changed.items() if t is not None}, {**about, **(text or {})}))
 
     return damage
 
 
 def about(file: str, text: Any) -> Damage:
     """Another text; with a checksum that fits."""
-    return lambda run: (run / f"{file}.safetensors").write_bytes(packed(unpacked(run / f"{file}.safetensors")[0], text))
+    return lambda run: (run / f"{file}.safetensors").write_bytes(dumps(loads(run / f"{file}.safetensors")[0], text))
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,9 +19,10 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def start(code: str, *args: object, **environment: str | Path) -> subprocess.Popen[str]:
-    """Python, on this code."""
+    """Python, on this code. Its threads wait as they do for users, however those of the tests do."""
     command = [sys.executable, "-c", code, *map(str, args)]
-    env = {**os.environ, **{name: str(value) for name, value in environment.items()}}
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env = {**inherited, **{name: str(value) for name, value in environment.items()}}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -89,6 +90,7 @@ def killed(process: subprocess.Popen[str], folder: str, saves: int) -> None:
         assert process.poll() is None, process.communicate()
         if state.exists():
             seen.add(state.stat().st_mtime_ns)
+        time.sleep(0.0005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import plait
-import plait.cli.together
+import plait.cli.train_ranks
 import plait.tasks.forecast
 import plait.tasks.language
 import plait.training.loop
@@ -40,16 +40,17 @@ from plait.cells import CELLS
 from plait.errors import PlaitError
 from plait.layout import Layout
 from plait.ranks import data as of_data
+from plait.ranks.collectives import new_group
+from plait.ranks.cut import Cut
 from plait.ranks.data import Reducer
 from plait.ranks.layers import Pass
 from plait.ranks.measure import choose
-from plait.ranks.mesh import Mesh, Step, even_plan
-from plait.ranks.plan import Plan
+from plait.ranks.mesh import Mesh, ParallelStep, even_cut
 from plait.ranks.shape import Shape
-from plait.ranks.stack import AnyHead, Network, Stack
-from plait.ranks.talk import new_group
+from plait.ranks.stack import Stack
 from plait.tasks.language_model import LanguageModel
 from plait.tasks.settings import LanguageSettings
+from plait.training.network import AnyHead, Network
 from some_cells import MGU, PeepholeLSTM
 
 PATIENCE = 100  # seconds until a job counts as hung
@@ -199,7 +200,7 @@ def command(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     if when is not None:
-        for crew in (Alone, plait.cli.together.Together):
+        for crew in (Alone, plait.cli.train_ranks.MeshCrew):
             crew.step = stopping(crew.step, when)  # type: ignore[method-assign]
     for name, value in changes.items():
         mock.patch(name, value).start()
@@ -297,7 +298,7 @@ def part_of(B: int, rank: int, ranks: int) -> slice:
 
 @dataclass(frozen=True)
 class How:
-    """A mesh, and the plan of its stages."""
+    """A mesh, and the cut of its stages."""
 
     data: int = 1
     stages: int = 1
@@ -310,8 +311,8 @@ class How:
     jitter: int | None = None  # seed of waits between any two things that a stage does
 
     @property
-    def plan(self) -> Plan | None:
-        return None if self.split is None else Plan(self.split, self.chunks, self.micro, self.early, self.step_cost)
+    def cut(self) -> Cut | None:
+        return None if self.split is None else Cut(self.split, self.chunks, self.micro, self.early, self.step_cost)
 
     @property
     def size(self) -> int:
@@ -330,7 +331,7 @@ def mesh_of(data: int, stages: int, way: str) -> Mesh | None:
     return None
 
 
-def parallelised(net: Net, how: How) -> tuple[Stack, Step] | None:
+def parallelised(net: Net, how: How) -> tuple[Stack, ParallelStep] | None:
     mesh, model = mesh_of(how.data, how.stages, how.way), net.build()
     if mesh is None:
         if net.tied and how.stages > 1:
@@ -339,8 +340,8 @@ def parallelised(net: Net, how: How) -> tuple[Stack, Step] | None:
     if how.way == "server":  # not for a loop of one's own
         head = AnyHead(model.head, lambda h, target: cross_entropy(model.head(h), target))
         network = Network.of(model.first, list(model.rnn), head)
-        return model, Step(mesh, network, how.plan or even_plan(mesh.shape, len(network.layers)))
-    return model, mesh.parallelise(model, cross_entropy, how.plan)
+        return model, ParallelStep(mesh, network, how.cut or even_cut(mesh.shape, len(network.layers)))
+    return model, mesh.parallelise(model, cross_entropy, how.cut)
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -437,7 +438,7 @@ def added(s: Sum) -> tuple[str, int, list[list[np.ndarray]]] | None:
             order = [p for p in parameters if p.grad is not None]
             random.Random(4 * step + rank).shuffle(order)
             for p in order[: len(order) - step]:  # those that are not announced are found at the end
-                reducer.ready(p)
+                reducer.on_gradient(p)
             reducer.finish()
             found.append([p.grad.numpy().copy() for p in parameters])
     return how, reducer.sent, found
@@ -523,9 +524,9 @@ def deserted(s: Sum, how: str) -> str | None:
     return "nothing"
 
 
-# --- plans
+# --- cuts
 def chosen(net: Net, how: How, chunks: int | None) -> tuple[dict[str, Any], bool, bool] | None:
-    """The plan that is measured and chosen; whether random numbers go on as before; and whether gradients are left."""
+    """The cut that is measured and chosen; whether random numbers go on as before; and whether gradients are left."""
     mesh, model = mesh_of(how.data, how.stages, how.way), net.build()
     if mesh is None:
         return None
@@ -539,11 +540,11 @@ def chosen(net: Net, how: How, chunks: int | None) -> tuple[dict[str, Any], bool
     network = Network.of(first, list(model.rnn), head)
     before = torch.get_rng_state()
     try:
-        plan = choose(network, batches, Shape(how.data, how.stages, micro=how.micro, chunks=chunks), mesh)
+        cut = choose(network, batches, Shape(how.data, how.stages, micro=how.micro, chunks=chunks), mesh)
     except PlaitError as e:
         return {"error": str(e)}, True, False
     same = torch.equal(before, torch.get_rng_state())
-    return plan.as_dict(), same, any(p.grad is not None for p in model.parameters())
+    return cut.as_dict(), same, any(p.grad is not None for p in model.parameters())
 
 
 # --- the language model
@@ -573,8 +574,8 @@ def speak(tied: bool, softmax: str, lengths: Sequence[int], how: How) -> list[Sp
         if tied:
             new_group([dist.get_rank()], 60)
         return None
-    assert how.plan is not None
-    step, names = Step(mesh, model.network(), how.plan), {p: name for name, p in model.named_parameters()}
+    assert how.cut is not None
+    step, names = ParallelStep(mesh, model.network(), how.cut), {p: name for name, p in model.named_parameters()}
     mine, state, found = lengths[part_of(len(lengths), mesh.data_rank, how.data)], None, []
     for seed in range(2):
         inputs, targets, layout = tokens_of(mine, 10 * seed + mesh.data_rank)
@@ -589,8 +590,8 @@ def slope(how: How, small: float) -> tuple[float, float, float] | None:
     mesh, model = mesh_of(how.data, how.stages, how.way), language_model(False, "full", dropout=0.4)
     if mesh is None:
         return None
-    assert how.plan is not None
-    step = Step(mesh, model.network(), how.plan)
+    assert how.cut is not None
+    step = ParallelStep(mesh, model.network(), how.cut)
     inputs, targets, layout = tokens_of((9, 4, 6, 7)[part_of(4, mesh.data_rank, how.data)], mesh.data_rank)
     directions = [torch.randn(p.shape, dtype=p.dtype) for p in step.parameters]  # the same on all data ranks
 
@@ -711,10 +712,10 @@ def said(kind: str) -> str:
             Mesh(ranks=[(dist.get_rank() + 1) % 4])
         elif kind in models:
             mesh.parallelise(models[kind](), cross_entropy)  # type: ignore[arg-type]
-        elif kind == "a plan for another network":
-            mesh.parallelise(Stack(ends[0], lstm, ends[1]), cross_entropy, Plan((1, 1), 2))
-        elif kind == "a plan for another mesh":
-            mesh.parallelise(Stack(ends[0], lstm, ends[1]), cross_entropy, Plan((1, 1, 1), 2))
+        elif kind == "a cut for another network":
+            mesh.parallelise(Stack(ends[0], lstm, ends[1]), cross_entropy, Cut((1, 1), 2))
+        elif kind == "a cut for another mesh":
+            mesh.parallelise(Stack(ends[0], lstm, ends[1]), cross_entropy, Cut((1, 1, 1), 2))
         else:
             step = mesh.parallelise(Stack(ends[0], lstm, ends[1]), cross_entropy)
             x = torch.zeros(6, 3, dtype=torch.int64)

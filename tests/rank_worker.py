@@ -45,7 +45,7 @@ class Program:
             return code
         except PlaitError as e:
             if not isinstance(e, Lost):
-                group.tell(str(e))
+                group.report(str(e))
             group.close(together=False)
             if isinstance(e, Lost):
                 if world.launcher != "plait":
@@ -60,7 +60,7 @@ class Program:
             if step == 5:
                 self.misbehave(world)
             numbers = torch.tensor([1.0, float(self.stop)])
-            with group.talking():
+            with group.guarded():
                 dist.all_reduce(numbers)
             assert numbers[0] == world.size
             if numbers[1] > 0:
@@ -79,7 +79,7 @@ class Program:
             terminal = "a terminal" if sys.stdout.isatty() else "no terminal"
             print(f"{world.size} ranks, {'goes on' if known else 'begins'}, {terminal}", flush=True)
             group.lasting.set("run", "here")
-            group.lasting.set("go_on", "plait train language --resume here")
+            group.lasting.set("resume_command", "plait train language --resume here")
             group.store.set("words", "for all")
         assert group.wait_for(0, "words") == b"for all"
         print(f"rank {world.rank} is here", file=sys.stderr if world.rank else sys.stdout, flush=True)

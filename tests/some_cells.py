@@ -69,4 +69,39 @@ class Choosy(Cell):
         return ops.tanh(ops.where(m > 0.3, 0.7, 0.1) * top / size + 0.25 * h), m
 
 
+class Awkward(Cell):
+    """The gates whose W x and R h stay apart come first and third."""
+
+    gates, states = ("n", "r", "m", "z"), ("h",)
+
+    def step(wx, rh, state, ops):
+        (h,) = state
+        r, z = ops.sigmoid(wx[1] + rh[1]), ops.sigmoid(wx[3] + rh[3])
+        return z * h + (1 - z) * ops.tanh(wx[0] + r * rh[0]) * ops.sigmoid(wx[2] * rh[2])
+
+
+class Apart(Cell):
+    """In no gate are W x and R h a sum."""
+
+    gates, states = ("a", "b"), ("h",)
+
+    def step(wx, rh, state, ops):
+        return ops.tanh(wx[0] + 0.5 * rh[0]) * ops.sigmoid(wx[1] - rh[1])
+
+
+class Leaky(Cell):
+    """f = sigmoid(W x + b + R h + c)    n = tanh(W x + b + f (R h + c))    c' = c + f (n - c)    h' = f tanh(c')
+
+    Gates of both kinds, and a step that does not read h: it can have a projection, too.
+    """
+
+    gates, states = ("n", "f"), ("h", "c")
+
+    def step(wx, rh, state, ops):
+        _, c = state
+        f = ops.sigmoid(wx[1] + rh[1])
+        c = c + f * (ops.tanh(wx[0] + f * rh[0]) - c)
+        return f * ops.tanh(c), c
+
+
 SOME = (MGU, BackwardsMGU, PeepholeLSTM, Decay, Choosy)

@@ -236,7 +236,7 @@ def test_a_part_has_every_kth_sequence(pair: tuple[Layout, list[int]], of: int, 
     """Its rows are those of these sequences, step after step."""
     (layout, lengths), of = pair, min(of, pair[0].B)
     k = data.draw(st.integers(0, of - 1))
-    part, rows = layout.part(k, of)
+    part, rows = layout.every(k, of)
     every = rows_of(lengths)
     mine = [every[row] for row in rows.tolist()]
     assert mine == [(t, b) for t, b in every if b % of == k]

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from .kernels.pool import release
     from .ladder.rungs import check_cell
     from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, layer, packed, restore
-    from .solvers import Multigrid, Serial, Shooting, compare, memory
+    from .solvers import Multigrid, Serial, Shooting, compare, fading_memory
 
 __version__ = "0.1.0"
 
 HOMES = {  # name -> the module that has it
     **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "accelerate", "layer", "packed", "restore"), "layers"),
     "Cell": "cells",
-    **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "memory"), "solvers"),
+    **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "fading_memory"), "solvers"),
     "check_cell": "ladder.rungs",
     "release": "kernels.pool",
 }
@@ -39,8 +39,8 @@ __all__ = [
     "compare",
     "data",
     "engines",
+    "fading_memory",
     "layer",
-    "memory",
     "packed",
     "ranks",
     "release",
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Everything else is imported when it is first asked for: torch takes seconds, `plait --help` should not."""
+    """Imported when it is first asked for: torch takes seconds."""
     if name in MODULES:
         return import_module(f".{name}", __name__)
     if name in HOMES:

@@ -11,7 +11,7 @@ def main() -> None:
     signals.listen()
     from .ranks.world import is_one_of_several, quieten
 
-    gc.set_threshold(5_000)  # imports make so many objects that Python would look for circles all the time
+    gc.set_threshold(5_000)  # imports make many objects, and would trigger collections
     if is_one_of_several(os.environ):
         quieten(os.environ)
     try:
@@ -21,7 +21,7 @@ def main() -> None:
     finally:
         signals.ignore()  # the command is done, and a signal would only disturb Python's own exit
         if "triton" not in sys.modules:  # it would complain that something of it is left
-            gc.freeze()  # Python need not look through all that torch has made before it ends: half a second
+            gc.freeze()  # spares the last collection at exit: half a second
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from difflib import get_close_matches
 
 
 class PlaitError(ValueError):
-    """A mistake that the user can correct. The command line prints it without a traceback and exits with 2."""
+    """The user's mistake. The command line prints it and exits with 2."""
 
 
 class PlaitWarning(UserWarning):
-    """Something that plait does in another way than was asked for, and why. The command line prints the sentence."""
+    """Something is done in another way than was asked for, and why."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
@@ -21,7 +21,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlaitError:
 
 
 def between(name: str, value: float, least: float, most: float) -> None:
-    """Every number that a user gives has a least and a most: beyond them, something would overflow or never end."""
+    """Beyond its limits, a number would overflow something, or never end."""
     if not least <= value <= most:  # also refuses NaN
         wrong = value != value
         limit = f"from {least} to {most}" if wrong else f"at least {least}" if value < least else f"at most {most}"

@@ -7,7 +7,6 @@ X is a list of arrays (T, features), of different lengths if they are; or an arr
 of which a row is one sequence of single numbers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .data.sequences import LARGEST, Found, Scale, Sequences, Source, check_rows
+from .data.sequences import LARGEST, RawSequences, Scale, Sequences, Source, check_rows
 from .errors import PlaitError
 from .tasks.classify import Classify
 from .tasks.dataset import Dataset
-from .tasks.pooled import judge
+from .tasks.pooled import predict
 from .tasks.regress import Regress
 from .tasks.settings import ClassifySettings, PooledSettings
 from .training.loop import train
@@ -65,7 +64,6 @@ class SequenceEstimator(BaseEstimator):
     random_state: Any = None
 
     def options(self) -> dict[str, Any]:
-        """The settings of the training, as the command line has them."""
         mine = {
             name: value for name, value in self.get_params().items() if name not in ("random_state", "class_weight")
         }
@@ -79,13 +77,12 @@ class SequenceEstimator(BaseEstimator):
         self.network_: Any = task.model.eval()
         self.n_iter_ = outcome.progress.epoch
 
-    def checked(self, X: Any) -> Found:
-        """Sequences to say something about."""
+    def checked(self, X: Any) -> RawSequences:
         check_is_fitted(self)
         return rows_of(self, X, reset=False)
 
-    def judged(self, found: Found) -> Numbers:  # (n, outputs)
-        logits: Numbers = judge(self.network_, Sequences.of(found, self.scale_, ())).double().numpy()
+    def judged(self, found: RawSequences) -> Numbers:  # (n, outputs)
+        logits: Numbers = predict(self.network_, Sequences.of(found, self.scale_, ())).double().numpy()
         return logits
 
     def __sklearn_tags__(self) -> Any:
@@ -172,7 +169,7 @@ class SequenceRegressor(RegressorMixin, MultiOutputMixin, SequenceEstimator):
         result = self.judged(found) * scale.std + scale.mean + self.base(found)
         return result[:, 0] if self.is_single_ else result
 
-    def base(self, found: Found) -> Numbers:  # (n, 1)
+    def base(self, found: RawSequences) -> Numbers:  # (n, 1)
         """What the network's numbers are counted from."""
         return np.zeros((len(found.rows), 1))
 
@@ -183,14 +180,16 @@ class SequenceForecaster(SequenceRegressor):
     The network learns how far they are from the last value of the window.
     """
 
-    def base(self, found: Found) -> Numbers:
+    def base(self, found: RawSequences) -> Numbers:
         return np.array([[rows[-1, 0]] for rows in found.rows])
 
 
-def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, several: bool = False) -> Found:
-    """Sequences, checked. reset: these are the ones to learn from, and later ones must be like them."""
+def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, several: bool = False) -> RawSequences:
+    """Sequences, checked. reset: to learn from; later ones must be like them"""
     of_rows = not reset and not estimator.is_flat_  # it has learned from a list
-    is_list = isinstance(X, list | tuple) and len(X) > 0 and (np.ndim(X[0]) == 2 or is_uneven(X) or of_rows)
+    is_list = isinstance(X, list | tuple) and len(X) > 0
+    if is_list and not (np.ndim(X[0]) == 2 or of_rows):  # numbers, if not all sequences are equally long
+        is_list = all(np.ndim(x) == 1 for x in X) and len({len(x) for x in X}) > 1
     is_flat = not (is_list or getattr(X, "ndim", None) == 3)
     if not is_flat:
         rows = [as_rows(x, k) for k, x in enumerate(X)]
@@ -213,13 +212,8 @@ def rows_of(estimator: Any, X: Any, y: Any = NONE, *, reset: bool = True, severa
     elif rows[0].shape[1] != estimator.width_:
         found, name = rows[0].shape[1], type(estimator).__name__
         raise PlaitError(f"X has {found} features, but {name} is expecting {estimator.width_} features as input.")
-    sequences = Found(rows, None, [f"sequence {k + 1}" for k in range(len(rows))])
+    sequences = RawSequences(rows, None, [f"sequence {k + 1}" for k in range(len(rows))])
     return check_rows(Source("X", columns_of(sequences), {}), sequences, "error", "put it in first")
-
-
-def is_uneven(X: Sequence[Any]) -> bool:
-    """Sequences of single numbers, not all equally long."""
-    return all(np.ndim(x) == 1 for x in X) and len({len(x) for x in X}) > 1
 
 
 def as_rows(x: Any, k: int) -> Numbers:  # (T, D)
@@ -232,5 +226,5 @@ def as_rows(x: Any, k: int) -> Numbers:  # (T, D)
     return checked
 
 
-def columns_of(found: Found) -> list[str]:
+def columns_of(found: RawSequences) -> list[str]:
     return [str(d + 1) for d in range(found.rows[0].shape[1])]

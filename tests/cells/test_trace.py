@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plait import PlaitError
 from plait.cells import CELLS, Cell
 from plait.cells.graph import Graph, Node, Refused, TracedOps, adjoints, in_order
-from plait.cells.keep import choose, reached_from, smallest_cut
 from plait.cells.ops import floats, tensors
+from plait.cells.saved import choose, reached_from, smallest_cut
 from plait.cells.trace import CannotTrace, compiled, trace, why_untraceable
 from plait.ladder.rungs import derivative_deviation
 from some_cells import MGU, SOME, BackwardsMGU, Choosy, Decay, PeepholeLSTM

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli
-from plait.bench import QUESTIONS, asked
+from plait.bench import QUESTIONS, options_of
 from plait.tasks import memory
 from plait.training.run import Run
 from processes import hear
@@ -96,11 +96,12 @@ def test_help_of_a_benchmark_fits_a_narrow_terminal(plait, name: str) -> None:
     code, out, _ = plait("bench", name, "--help")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    assert all(f"--{option} " in out for option in ("threads", "json", *asked(name)[1].parameters) if "_" not in option)
+    options = ("threads", "json", *options_of(name).__annotations__)
+    assert all(f"--{option} " in out for option in options if "_" not in option)
 
 
-def test_an_option_of_a_benchmark_stands_beside_its_parameter(plait) -> None:
-    """Name, type, sentence and default, all from the signature of `measure`."""
+def test_an_option_of_a_benchmark_is_a_field(plait) -> None:
+    """Name, type, sentence and default, all from the fields of `Options`."""
     out = plait("bench", "layers", "--help")[1]
     assert re.search(r"--random +N +Measure this many random shapes, and print ", out)
     assert re.search(r"--input-gradient +<bool> +The gradient of the input, too\.|--input-gradient +The gradient", out)
@@ -180,12 +181,11 @@ def in_terminal(
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
-def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_evaluates_and_says_how_to_go_on(tmp_path: Path, plait) -> None:
     def epochs() -> list[dict]:
         return json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
 
-    args = ["train", "forecast", "--epochs", "3", "--patience", "0", "--out", "run"]
-    assert in_terminal(args, tmp_path)[0] == 0
+    assert plait("train", "forecast", "--epochs", "3", "--patience", "0", "--out", "run")[0] == 0
     code, seen = in_terminal(["train", "forecast", "--resume", "run", "--epochs", "99999"], tmp_path, b"/99999")
     assert code == 130
     assert re.search(r"stopped in epoch \d+ of 99999", seen)

@@ -177,7 +177,7 @@ def test_har_that_is_refused(tmp_path: Path, name: str, text: str | None, says: 
 
 def test_har_without_labels_is_new_data(tmp_path: Path) -> None:
     files = {name: text for name, text in har_files().items() if "y_" not in name}
-    found = labelled.read(str(write(tmp_path / "it", files)), labelled=False).together()
+    found = labelled.read(str(write(tmp_path / "it", files)), labelled=False).all_parts()
     assert (found.labels, len(found.rows)) == (None, 6)
 
 

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait import PlaitError
-from plait.data.sequences import Found, Scale, Sequences, Source, check_labels, check_rows, stratified
+from plait.data.sequences import RawSequences, Scale, Sequences, Source, check_labels, check_rows, stratified
 
 
-def found(*lengths: int, width: int = 2, labels: list[str] | None = None) -> Found:
+def found(*lengths: int, width: int = 2, labels: list[str] | None = None) -> RawSequences:
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(n, width)) for n in lengths]
-    return Found(rows, labels, [f"sequence {k + 1}" for k in range(len(rows))])
+    return RawSequences(rows, labels, [f"sequence {k + 1}" for k in range(len(rows))])
 
 
-def source(train: Found, test: Found | None = None, width: int = 2) -> Source:
+def source(train: RawSequences, test: RawSequences | None = None, width: int = 2) -> Source:
     parts = {"train": train} | ({} if test is None else {"test": test})
     return Source("x", [f"c{d}" for d in range(width)], parts)
 
@@ -74,7 +74,7 @@ def test_numbers_in_float32_that_never_change_are_only_moved() -> None:
 
 def test_a_number_that_is_far_too_large_is_named() -> None:
     scale = Scale.fit([np.array([[1.0], [2.0]])])
-    some = Found([np.array([[1.0]]), np.array([[1e60]])], None, ["sequence 1", "sequence 2"])
+    some = RawSequences([np.array([[1.0]]), np.array([[1e60]])], None, ["sequence 1", "sequence 2"])
     with pytest.raises(PlaitError, match="sequence 2 has a number that is too far from those of the training part"):
         Sequences.of(some, scale, [])
 
@@ -89,7 +89,7 @@ def test_large_numbers_lose_nothing_before_they_are_scaled() -> None:
 # --- what is missing -------------------------------------------------------------------------------------------------
 def test_gaps_are_named_or_filled() -> None:
     rows = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 3.0], [6.0, np.nan]])
-    data = source(Found([rows], ["a"], ["sequence 1"]))
+    data = source(RawSequences([rows], ["a"], ["sequence 1"]))
     with pytest.raises(PlaitError, match=r"x, sequence 1, step 1, column 'c0': the number is missing \(NaN\); use --m"):
         check_rows(data, data.parts["train"], "error")
     filled = check_rows(data, data.parts["train"], "interpolate").rows[0]
@@ -101,7 +101,7 @@ def test_gaps_are_named_or_filled() -> None:
 
 def test_a_column_without_any_number_gets_the_mean() -> None:
     whole, empty = np.array([[1.0, 4.0], [3.0, 8.0]]), np.array([[2.0, np.nan], [2.0, np.nan]])
-    data = source(Found([whole, empty], ["a", "b"], ["1", "2"]))
+    data = source(RawSequences([whole, empty], ["a", "b"], ["1", "2"]))
     rows = check_rows(data, data.parts["train"], "interpolate").rows
     scale = Scale.fit(rows)
     assert scale.mean.tolist() == [2.0, 6.0]
@@ -120,7 +120,7 @@ def test_a_column_without_any_number_gets_the_mean() -> None:
     ],
 )
 def test_rows_that_are_refused(rows: list[np.ndarray], says: str) -> None:
-    data = source(Found(rows, None, [f"name {k}" for k in range(len(rows))]))
+    data = source(RawSequences(rows, None, [f"name {k}" for k in range(len(rows))]))
     with pytest.raises(PlaitError, match=says):
         check_rows(data, data.parts["train"], "interpolate")
 

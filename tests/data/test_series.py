@@ -14,7 +14,7 @@ import pytest
 from driver_world import zipped
 from plait import PlaitError
 from plait.data import files, series, tables, text
-from plait.data.series import Scale
+from plait.data.series import SeasonalScale
 
 
 def write(folder: Path, text: str | bytes, name: str = "data.csv") -> str:
@@ -130,7 +130,7 @@ def test_no_file_and_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("season", [1, 5])
 def test_scale_and_back(log: bool, season: int) -> None:
     values = np.random.default_rng(0).uniform(1, 9, 40)
-    scale = Scale.fit(values[:30], season, log)
+    scale = SeasonalScale.fit(values[:30], season, log)
     changes = scale.apply(values)
     assert changes[: 30 - season].mean() == pytest.approx(0, abs=1e-12)
     assert changes[: 30 - season].std() == pytest.approx(1)
@@ -139,9 +139,9 @@ def test_scale_and_back(log: bool, season: int) -> None:
 
 def test_a_constant_series_and_a_ramp_have_a_scale() -> None:
     """Their changes differ by rounding alone, which must not be blown up."""
-    assert Scale.fit(np.full(9, 3.0), 1, False).std == 1.0
-    assert Scale.fit(0.1 * np.arange(50), 1, False).std == 1.0
-    assert Scale.fit(1.1 ** np.arange(1, 50), 1, True).std == 1.0
+    assert SeasonalScale.fit(np.full(9, 3.0), 1, False).std == 1.0
+    assert SeasonalScale.fit(0.1 * np.arange(50), 1, False).std == 1.0
+    assert SeasonalScale.fit(1.1 ** np.arange(1, 50), 1, True).std == 1.0
 
 
 def test_seasonal_naive_and_errors() -> None:
@@ -516,7 +516,7 @@ NOT_TEXT = {
 @pytest.mark.parametrize("log", [False, True])
 def test_a_forecast_that_explodes_gets_a_sentence(log: bool) -> None:
     with pytest.raises(PlaitError, match=r"grows beyond 1e\+150 after 2 steps: ask for fewer, or train anew"):
-        Scale(1, log, 0.0, 1.0).extend(np.ones(3), np.array([1.0, 1.0, np.nan if log else 1e200]))
+        SeasonalScale(1, log, 0.0, 1.0).extend(np.ones(3), np.array([1.0, 1.0, np.nan if log else 1e200]))
     with np.errstate(all="raise"):
         assert series.errors(np.array([1e150]), np.array([-1e150]))["rmse"] == 2e150
         assert series.errors(np.array([1.0]), np.array([1e-320]))["mape"] is None

@@ -15,7 +15,8 @@ from plait.cells import CELLS
 from plait.ladder.compare import TOLERANCE, deviation, outputs_and_gradients
 from reference import ImplicitGRU, Packed
 
-EACH = 12  # cases for each of 5 cells x 6 engines x 4 forms x 2 dtypes
+EACH = 12  # cases for each of 5 cells x 4 forms x 2 dtypes in an engine that people train with
+FEWER = 6  # in the others, whose code does not depend on sizes
 FORMS = ("tensor", "unbatched", "packed", "lengths")
 
 
@@ -163,12 +164,10 @@ SWITCHES = ("bias", "batch_first", "bidirectional", "training", "with_hx", "drop
 @pytest.mark.parametrize("engine", engines.of_the_host())
 @pytest.mark.parametrize("cell", list(CELLS))
 def test_layers_equal_torch(cell: str, engine: str) -> None:
-    """All constructor options x all forms of input x both dtypes, drawn at random: at least 70 for each of 30 pairs.
-
-    For 4 of those, engine `torch`, the layer is torch's own: that leaves at least 1,820 in which two codes meet.
-    """
-    ran = run_cases(cell, engine, EACH)
-    assert len(ran) >= 70  # of EACH * 8 = 96, the few that were drawn twice left out
+    """All constructor options x all forms of input x both dtypes, drawn at random."""
+    each = EACH if engine in ("fused", "numpy") else FEWER
+    ran = run_cases(cell, engine, each)
+    assert len(ran) >= 6 * each  # of 8 * each, the few that were drawn twice left out
     for switch in SWITCHES:
         assert len({getattr(c, switch) for c in ran}) >= 2, f"{switch} was never switched"
     assert len({c.lengths for c in ran if c.form == "lengths"}) >= 4

@@ -91,7 +91,8 @@ def test_the_interface_that_leads_to_an_address() -> None:
 def started(variables: Sequence[Mapping[str, str]], folder: Path, *options: str) -> list[subprocess.Popen[str]]:
     """One process for each environment."""
     folder.mkdir()
-    known = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    known = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
     command = [sys.executable, "-m", "rank_worker", str(folder), *options]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, env={**os.environ, **known, **some}, **pipe) for some in variables]

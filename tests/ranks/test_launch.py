@@ -30,7 +30,7 @@ sys.exit(launch(sys.argv[3:], ranks, threads=1, max_restarts=restarts, say=say, 
 
 @pytest.fixture(autouse=True)
 def paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
 
 
 class Here:

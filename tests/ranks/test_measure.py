@@ -1,4 +1,4 @@
-"""What is measured becomes a plan: costs that fit, the same plan on all ranks, and plans that are read again."""
+"""What is measured becomes a cut: costs that fit, the same cut on all ranks, and cuts that are read again."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from plait.errors import PlaitError
 from plait.layout import Layout
-from plait.ranks.measure import Cost, Costs, best
-from plait.ranks.plan import Plan
+from plait.ranks.cut import Cut
+from plait.ranks.measure import OpCost, PipelineCosts, best
 from plait.ranks.shape import Shape
 from rank_jobs import How, Net, Part, Team, chosen
 
@@ -21,35 +21,35 @@ Sample = tuple[int, int, bool, float]
 LAYOUTS = [Layout(6, 3), Layout(3, 3), Layout.of_lengths([9, 9, 4, 1]), Layout.of_lengths([2, 1]), Layout(1, 12)]
 
 
-def samples(cost: Cost) -> list[Sample]:
+def samples(cost: OpCost) -> list[Sample]:
     return [(x.T, x.N, first, cost.of(x, first)) for x in LAYOUTS for first in (False, True)]
 
 
 @given(*[st.floats(0, 1).map(lambda x: round(x, 3)) for _ in range(4)])
 def test_known_costs_are_found_again(call: float, step: float, row: float, pack: float) -> None:
-    cost = Cost(call, step, row, pack)
-    assert Cost.fit(samples(cost)) == pytest.approx(cost, abs=1e-9)
+    cost = OpCost(call, step, row, pack)
+    assert OpCost.fit(samples(cost)) == pytest.approx(cost, abs=1e-9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500), st.booleans(), st.floats(0, 1)), min_size=1))
 def test_no_cost_is_below_zero(measured: list[Sample]) -> None:
-    assert min(Cost.fit(measured)) >= 0
+    assert min(OpCost.fit(measured)) >= 0
 
 
 def test_steps_and_rows_that_say_the_same_both_have_a_part() -> None:
     """All batches are four wide. What is predicted for another one of them is right all the same."""
     measured = [(T, 4 * T, first, 1.0 + 2 * T + 4 * first) for T in (1, 2, 5, 8) for first in (False, True)]
-    cost = Cost.fit(measured)
+    cost = OpCost.fit(measured)
     assert min(cost.step, cost.row) > 0
     assert cost.of(Layout(20, 4), False) == pytest.approx(41)
     assert (cost.call, cost.pack) == pytest.approx((1, 4))
 
 
-# --- the best plan ---------------------------------------------------------------------------------------------------
-def costs(layers: list[float], decoder: float, call: float = 0.1) -> Costs:
+# --- the best cut ---------------------------------------------------------------------------------------------------
+def costs(layers: list[float], decoder: float, call: float = 0.1) -> PipelineCosts:
     """layers, decoder: seconds of a row, there and back. call: of an op, however many rows it has"""
-    each = [{kind: Cost(call, 0.0, row, 0.0) for kind in "FIW"} for row in layers]
-    return Costs(each, {kind: Cost(call, 0.0, decoder, 0.0) for kind in "DV"}, 0.0, 0.0, 1)
+    each = [{kind: OpCost(call, 0.0, row, 0.0) for kind in "FIW"} for row in layers]
+    return PipelineCosts(each, {kind: OpCost(call, 0.0, decoder, 0.0) for kind in "DV"}, 0.0, 0.0, 1)
 
 
 LONG = [Layout(64, 10)]
@@ -71,8 +71,8 @@ def test_the_cost_of_a_call_decides_how_many_chunks_there_are() -> None:
 
 
 def test_what_was_asked_for_is_kept() -> None:
-    plan = best(costs([1.0] * 4, 0.1), LONG, Shape(1, 2, micro=2, chunks=7), 4)
-    assert (plan.chunks, plan.micro) == (7, 2)
+    cut = best(costs([1.0] * 4, 0.1), LONG, Shape(1, 2, micro=2, chunks=7), 4)
+    assert (cut.chunks, cut.micro) == (7, 2)
     assert best(costs([1.0] * 4, 0.1), [Layout(3, 5)], Shape(1, 2), 4).chunks <= 3  # no more than there are steps
 
 
@@ -90,9 +90,9 @@ def test_all_ranks_take_the_same_plan(team: Team, data: int, stages: int, micro:
     found = [f for f in team.ask(chosen, net, How(data, stages, micro=micro), chunks) if f is not None]
     assert len(found) == data * stages
     assert all(f == (found[0][0], True, False) for f in found)
-    plan = Plan.of(found[0][0])
-    assert (sum(plan.split), len(plan.split), plan.micro) == (4, stages, micro)
-    assert chunks in (None, plan.chunks)
+    cut = Cut.of(found[0][0])
+    assert (sum(cut.split), len(cut.split), cut.micro) == (4, stages, micro)
+    assert chunks in (None, cut.chunks)
 
 
 def test_more_stages_than_layers(team: Team) -> None:
@@ -101,9 +101,9 @@ def test_more_stages_than_layers(team: Team) -> None:
     assert found == [({"error": sentence}, True, False)] * 3 + [None]
 
 
-# --- plans in a file -------------------------------------------------------------------------------------------------
-plans = st.builds(
-    Plan,
+# --- cuts in a file -------------------------------------------------------------------------------------------------
+cuts = st.builds(
+    Cut,
     st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple),
     st.integers(1, 99),
     st.integers(1, 9),
@@ -112,14 +112,14 @@ plans = st.builds(
 )
 
 
-@given(plans)
-def test_a_plan_comes_back_from_json(plan: Plan) -> None:
-    assert Plan.of(json.loads(json.dumps(plan.as_dict()))) == plan
+@given(cuts)
+def test_a_cut_comes_back_from_json(cut: Cut) -> None:
+    assert Cut.of(json.loads(json.dumps(cut.as_dict()))) == cut
 
 
-GOOD = Plan((2, 1), 4).as_dict()
+GOOD = Cut((2, 1), 4).as_dict()
 UNREADABLE = {
-    "no plan": None,
+    "no cut": None,
     "a list": [1, 2],
     "a number is missing": {name: value for name, value in GOOD.items() if name != "micro"},
     "no split": {**GOOD, "split": None},
@@ -140,11 +140,11 @@ NONSENSE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_plan_that_cannot_be_read(name: str) -> None:
-    with pytest.raises(PlaitError, match=r"^a plan of stages cannot be read \(\w+: .*\)\.$"):
-        Plan.of(UNREADABLE[name])
+    with pytest.raises(PlaitError, match=r"^a cut into stages cannot be read \(\w+: .*\)\.$"):
+        Cut.of(UNREADABLE[name])
 
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_a_plan_that_makes_no_sense(name: str) -> None:
-    with pytest.raises(PlaitError, match=r"^a plan of stages makes no sense: Plan\(.*\)\.$"):
-        Plan.of(NONSENSE[name])
+    with pytest.raises(PlaitError, match=r"^a cut into stages makes no sense: Cut\(.*\)\.$"):
+        Cut.of(NONSENSE[name])

@@ -133,8 +133,8 @@ SAID = {
     "parametrized": "layers: the weights of ParametrizedLSTM are parametrized, and a pipeline needs plain ones: remove "
     "the parametrizations, or use data ranks.",
     "one layer": "layers=2: the network has 1 layer, and every stage needs one: use layers=1 or fewer.",
-    "a plan for another network": "a plan for 1 + 1 layers: expected 3 in all, and at least one in each stage.",
-    "a plan for another mesh": "a plan for 3 stages, and 2 ranks: expected one rank a stage.",
+    "a cut for another network": "a cut for 1 + 1 layers: expected 3 in all, and at least one in each stage.",
+    "a cut for another mesh": "a cut for 3 stages, and 2 ranks: expected one rank a stage.",
     "targets": "targets of shape (5, 3) for an input of shape (6, 3): not alike.",
     "lengths": "length 7 of sequence 1: expected 1 to 6, the number of steps in the input.",
     "carried": "carry with 2 sequences: the call before had 3.",

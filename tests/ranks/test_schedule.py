@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plait import PlaitError
 from plait.ranks import schedule as module
-from plait.ranks.schedule import Line, Op, Schedule, Span, Timeline, cut, data, server, simulate, split, wavefront
+from plait.ranks.schedule import Line, Op, Schedule, Span, Timeline, balance, data, simulate, split, wavefront
 
 many = settings(max_examples=150, deadline=None)
 
@@ -47,9 +47,7 @@ def drawing(schedule: Schedule, cost: Callable[[Op], float] = one) -> str:
 # --- as drawn
 
 
-@pytest.mark.parametrize(
-    ("function", "made"), [(wavefront, wavefront((3,), 2)), (data, data(2, 2)), (server, server(2))]
-)
+@pytest.mark.parametrize(("function", "made"), [(wavefront, wavefront((3,), 2)), (data, data(2, 2))])
 def test_the_drawing_in_the_docstring(function: Callable[..., Schedule], made: Schedule) -> None:
     assert textwrap.indent(drawing(made), "    ") in inspect.getdoc(function)
 
@@ -111,15 +109,6 @@ def test_ranks_sum_as_soon_as_all_have_it() -> None:
         """
 0F0  =  0I2 0I1 0R2 0I0  .  0R1  .   .  0R0 0U0
 1F0  =  1I2  =  1R2 1I1  =  1R1 1I0  =  1R0 1U0"""
-    )
-
-
-def test_a_server_is_waited_for() -> None:
-    assert "\n" + drawing(server(3), table({"R": 2, "2I": 2})) == (
-        """
-0F0 0I0  .  0R0  =  0U0
-1F0 1I0  .   .   .   .  1G0
-2F0 2I0  =   .   .   .  2G0"""
     )
 
 
@@ -187,9 +176,9 @@ def test_the_bubble_of_a_pipeline(stages: int, chunks: int) -> None:
     assert timeline.bubble == pytest.approx((stages - 1) / (stages - 1 + chunks))
 
 
-def test_a_thousand_stages() -> None:
-    """It takes seconds; looking at all ops again after each of them would take hours."""
-    assert simulate(wavefront((32,), 1024), one).total == 1023 + 3 * 32 + 1023 + 1
+def test_hundreds_of_stages() -> None:
+    """It takes a second; looking at all ops again after each of them would take many minutes."""
+    assert simulate(wavefront((32,), 256), one).total == 255 + 3 * 32 + 255 + 1
 
 
 def test_to_sum_early_pays_where_messages_are_slow() -> None:
@@ -234,7 +223,6 @@ any_schedule = st.one_of(
     some_schedules(),
     st.builds(wavefront, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 9)),
     st.builds(data, st.integers(1, 4), st.integers(1, 3)),
-    st.builds(server, st.integers(1, 4)),
 )
 
 
@@ -344,7 +332,7 @@ a, b, c, d = line("0F0", "0I0", "1F0", "1I0")
     [
         (
             lambda: Schedule((Line((a, b)), Line((c, d))), {a: (d,), c: (b,)}),
-            "a run would never end: .* wait in a circle",
+            "a run would never end: .* wait for each other",
         ),
         (lambda: Schedule((Line((b, a)), Line((d, c))), {b: (c,), d: (a,)}), "a run would never end"),
         (lambda: Schedule((Line((a,), (b,)),), {a: (a,)}), "a run would never end"),
@@ -354,25 +342,25 @@ a, b, c, d = line("0F0", "0I0", "1F0", "1I0")
         (lambda: Schedule((Line((a,)),), {a: (b,)}), "needs of 0F0.0: 0I0.0 is in no line"),
         (lambda: Schedule((Line((a,)),), {b: (a,)}), "needs of 0I0.0: 0I0.0 is in no line"),
         (lambda: Schedule((Line((a, d)),), {}), "1I0.0 in line 0: expected place 0"),
-        (lambda: Schedule((Line((Op("X", 0, 0, 0),)),), {}), "0X0.0 in line 0: .* one of F, D, I, W, V, R, U, G"),
+        (lambda: Schedule((Line((Op("X", 0, 0, 0),)),), {}), "0X0.0 in line 0: .* one of F, D, I, W, V, R, U, A"),
         (lambda: Schedule((Line((a,)), Line(())), {}), "place 1 has no op"),
         (lambda: wavefront((2, 0), 2), "chunks of micro-batch 1: 0: must be a whole number of at least 1"),
         (lambda: wavefront((), 2), "micro-batches 0: must be"),
         (lambda: wavefront((2,), 0), "stages 0: must be"),
         (lambda: data(0, 2), "ranks 0: must be"),
         (lambda: data(2, 0), "groups 0: must be"),
-        (lambda: server(1.5), "ranks 1.5: must be a whole number"),
+        (lambda: data(1.5, 1), "ranks 1.5: must be a whole number"),
         (lambda: split([1, 2, 3], 5), "layers=5: the network has 3 layers, and every stage needs one: use layers=3 or"),
         (lambda: split([], 1), "number of layers 0: must be"),
         (lambda: split([1], 0), "stages 0: must be"),
         (lambda: split([1, 2], 2, last=float("nan")), "work nan of number 1"),
-        (lambda: cut([1, -2.0], 2), "work -2.0 of number 1, counted from 0: expected a number that is 0 or more"),
-        (lambda: cut([float("inf")], 2), "work inf of number 0"),
-        (lambda: cut([], 2), "steps 0: must be"),
-        (lambda: cut([1], 0), "chunks 0: must be"),
-        (lambda: simulate(server(2), lambda op: -1), "0F0.0 takes -1 seconds: expected a number that is 0 or more"),
-        (lambda: simulate(server(2), lambda op: float("nan")), "0F0.0 takes nan seconds"),
-        (lambda: simulate(server(2), one, lambda a, b: -1), "1I0.0 to 0R0.0 takes -1 seconds"),
+        (lambda: balance([1, -2.0], 2), "work -2.0 of number 1, counted from 0: expected a number that is 0 or more"),
+        (lambda: balance([float("inf")], 2), "work inf of number 0"),
+        (lambda: balance([], 2), "steps 0: must be"),
+        (lambda: balance([1], 0), "chunks 0: must be"),
+        (lambda: simulate(data(2, 1), lambda op: -1), "0F0.0 takes -1 seconds: expected a number that is 0 or more"),
+        (lambda: simulate(data(2, 1), lambda op: float("nan")), "0F0.0 takes nan seconds"),
+        (lambda: simulate(data(2, 1), one, lambda a, b: -1), "0I0.0 to 1R0.0 takes -1 seconds"),
         (lambda: Timeline(()), "a timeline without spans"),
     ],
 )
@@ -412,7 +400,7 @@ some_work = st.one_of(
 @many
 @given(work=some_work, chunks=st.integers(1, 10))
 def test_no_cut_is_better(work: list[float], chunks: int) -> None:
-    bounds = cut(work, chunks)
+    bounds = balance(work, chunks)
     chunks = min(chunks, len(work))
     assert len(bounds) == chunks + 1
     assert (bounds[0], bounds[-1]) == (0, len(work))
@@ -425,13 +413,17 @@ def test_no_cut_is_better(work: list[float], chunks: int) -> None:
 @many
 @given(work=st.lists(st.integers(0, 30), min_size=4, max_size=12), chunks=st.integers(2, 6))
 def test_the_unit_of_work_does_not_matter(work: list[int], chunks: int) -> None:
-    assert cut([w / 2**20 for w in work], chunks) == cut([w * 2**20 for w in work], chunks) == cut(work, chunks)
+    assert (
+        balance([w / 2**20 for w in work], chunks)
+        == balance([w * 2**20 for w in work], chunks)
+        == balance(work, chunks)
+    )
 
 
 @many
 @given(T=st.integers(1, 500), chunks=st.integers(1, 40), each=st.sampled_from([1, 20, 0.1]))
 def test_steps_of_equal_work_are_cut_evenly(T: int, chunks: int, each: float) -> None:
-    sizes = [b - a for a, b in itertools.pairwise(cut([each] * T, chunks))]
+    sizes = [b - a for a, b in itertools.pairwise(balance([each] * T, chunks))]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -448,7 +440,7 @@ def test_steps_of_equal_work_are_cut_evenly(T: int, chunks: int, each: float) ->
     ],
 )
 def test_cuts_by_example(work: list[float], chunks: int, bounds: tuple[int, ...]) -> None:
-    assert cut(work, chunks) == bounds
+    assert balance(work, chunks) == bounds
 
 
 @many
@@ -484,7 +476,7 @@ def test_splits_by_example(costs: list[float], stages: int, first: float, last: 
 
 
 def test_schedules_do_without_torch() -> None:
-    """A plan for a thousand ranks starts at once. (The package around it may need torch.)"""
+    """A simulation of a thousand ranks starts at once. (The package around it may need torch.)"""
     folder = str(Path(module.__file__).parent)
     code = f"""
 import sys, types

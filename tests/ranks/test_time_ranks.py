@@ -121,7 +121,7 @@ def test_training_on_time_ranks_is_training(mesh: str, plait) -> None:
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, (out, err)
     assert f"ranks: {mesh}" in out
-    assert "100.0% of the passes through a layer were cut in time" in out
+    assert "100.0% of the training calls of layers were cut in time" in out
     one, several = weights("one"), weights("several")
     for key, tensor in one.items():
         assert (tensor - several[key]).abs().max() / tensor.abs().max() < 5e-3

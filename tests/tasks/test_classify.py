@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import plait as package
-from plait.data.sequences import Found, Source
+from plait.data.sequences import RawSequences, Source
 from plait.tasks.classify import Classify
 from plait.tasks.dataset import Dataset
 from plait.tasks.scores import confusion, scores
@@ -32,7 +32,7 @@ def waves(n: int = 60, seed: int = 0, longest: int = 20) -> Source:
         phase = rng.uniform(0, 6) + np.arange(T) * (1.6 if quick else 0.4)
         rows.append(np.stack([5000 + 100 * np.sin(phase), 0.01 * np.cos(phase)], 1))
         labels.append("quick" if quick else "slow")
-    return Source("waves", ["a", "b"], {"train": Found(rows, labels, [f"sequence {k + 1}" for k in range(n)])})
+    return Source("waves", ["a", "b"], {"train": RawSequences(rows, labels, [f"sequence {k + 1}" for k in range(n)])})
 
 
 def write_waves(path: str = "waves.npz", n: int = 60, seed: int = 0) -> None:
@@ -225,7 +225,7 @@ def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        (),
+        pytest.param((), marks=pytest.mark.slow),  # the next one has all of it, and more
         (
             "--layers",
             "2",
@@ -242,7 +242,7 @@ def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
 )
 def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...], plait) -> None:
     write_waves()
-    length = ("--epochs", "40", "--save-every", "0")
+    length = ("--epochs", "20", "--save-every", "0")
     assert plait("train", "classify", *SMALL, *options, *length, "--out", "whole")[0] == 0
     process = started("train", "classify", *SMALL, *options, *length, "--out", "run")
     killed(process, "run", saves=random.randint(3, 60))  # one after every step

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from plait.data import series
-from plait.layers import held
+from plait.layers import pinned
 from plait.tasks import memory
 from plait.tasks.classify import Classify
 from plait.tasks.forecast import Forecast, load_data
 from plait.tasks.language import Language
-from plait.tasks.pooled import judge
+from plait.tasks.pooled import predict
 from plait.tasks.rotate import Rotate, squared_error
 from plait.tasks.settings import ClassifySettings, ForecastSettings, LanguageSettings, RotateSettings
 from plait.training.loop import train
@@ -102,12 +102,12 @@ def test_forecasts_need_no_more_memory_for_more_windows(monkeypatch) -> None:
 @pytest.mark.parametrize("decoder", ["recursive", "seq2seq"])
 def test_weights_are_packed_once_for_all_steps_and_pieces(monkeypatch, decoder: str) -> None:
     monkeypatch.setattr(memory, "EVALUATED", 4000)
-    task, made, prepared = airline(decoder), [], held.Held.prepared
+    task, made, prepared = airline(decoder), [], pinned.Block.prepared
 
-    def count(self, engine, layer, tensors, make):
-        return prepared(self, engine, layer, tensors, lambda: (made.append(layer), make())[1])
+    def count(self, name, tensors, make):
+        return prepared(self, name, tensors, lambda: (made.append(name), make())[1])
 
-    monkeypatch.setattr(held.Held, "prepared", count)
+    monkeypatch.setattr(pinned.Block, "prepared", count)
     task.evaluate()
     assert len(made) == (1 if decoder == "recursive" else 2)  # layers
 
@@ -122,7 +122,7 @@ def test_sequences_are_judged_as_each_alone(monkeypatch, bytes_at_once: int, poo
     if bytes_at_once < MB:
         monkeypatch.setattr(memory, "EVALUATED", 100_000)
     sizes = watched(monkeypatch, task.model, "forward")
-    found = judge(task.model, test)
+    found = predict(task.model, test)
     assert not found.requires_grad
     if bytes_at_once < MB:
         assert len(sizes) > 5

@@ -15,10 +15,10 @@ from plait.data.shapes import shapes
 from plait.errors import PlaitError
 from plait.tasks import pictures
 from plait.tasks.rotate import Rotate
+from plait.tasks.rotation import Rotation, ridge
 from plait.tasks.settings import RotateSettings
-from plait.tasks.turn import Turn, ridge
 from plait.training.run import Run
-from plait.training.tensors import packed
+from plait.training.tensors import dumps
 from processes import check_same_bits, check_two_ranks, killed, started
 from reference import data_file
 
@@ -60,18 +60,18 @@ def turned(image: np.ndarray, degrees: float) -> np.ndarray:
 def test_turning_is_what_the_definition_says(height: int, width: int) -> None:
     degrees = [0.0, 10.0, 37.0, 90.0, 123.4, -45.0, 360.0]
     some = torch.rand(3, height * width, dtype=torch.float64)
-    found = Turn(height, width, degrees)(some)
+    found = Rotation(height, width, degrees)(some)
     assert found.shape == (len(degrees), 3, height * width)
     for angle, of_angle in zip(degrees, found, strict=True):
         for image, result in zip(some.numpy(), of_angle.numpy(), strict=True):
             expected = turned(image.reshape(height, width), angle)
             assert np.abs(result.reshape(height, width) - expected).max() < 1e-12
-    assert (Turn(height, width, degrees)(some.float()) - found).abs().max() < 1e-5
+    assert (Rotation(height, width, degrees)(some.float()) - found).abs().max() < 1e-5
 
 
 def test_a_quarter_turn_goes_counter_clockwise() -> None:
     image = np.arange(36.0).reshape(6, 6)
-    found = Turn(6, 6, [0.0, 90.0, 180.0])(torch.from_numpy(image).reshape(1, 36))
+    found = Rotation(6, 6, [0.0, 90.0, 180.0])(torch.from_numpy(image).reshape(1, 36))
     for k in range(3):
         assert np.abs(found[k].reshape(6, 6).numpy() - np.rot90(image, k)).max() < 1e-10  # counter-clockwise, too
 
@@ -93,7 +93,7 @@ def test_every_step_turns_the_original() -> None:
 # --- what it is compared with ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("features", [49, 40])
 def test_the_ridge_regression_is_the_plain_one(features: int) -> None:
-    some, turn = torch.rand(30, 49), Turn(7, 7, [0.0, 10.0, 20.0, 30.0])
+    some, turn = torch.rand(30, 49), Rotation(7, 7, [0.0, 10.0, 20.0, 30.0])
     x = turn(some.double())[:, :, :features]
     before, after = x[:-1].flatten(0, 1), x[1:].flatten(0, 1)
     squares = before.t() @ before
@@ -252,7 +252,7 @@ def test_images_of_a_run_that_make_no_sense(change, about: dict, tmp_path: Path)
     task = make()
     parts = dict(task.data.parts)
     change(parts)
-    content = packed(parts, {"name": "shapes", "height": 8, "width": 8} | about)
+    content = dumps(parts, {"name": "shapes", "height": 8, "width": 8} | about)
     (tmp_path / "images.safetensors").write_bytes(content)
     with pytest.raises(PlaitError, match=r"images.safetensors has no images \(.*\): restore it from a copy"):
         Rotate.reopen(task.settings, Run(tmp_path))

@@ -63,8 +63,8 @@ def test_kill_9_while_checkpoints_are_written(times: int, tmp_path: Path) -> Non
             steps_before = steps
     assert partial > 0 or times < 50, "no kill met a write: the test has lost its point"
     assert steps_before > 0
-    for path, go_on in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
-        process = context.Process(target=train_until_killed, args=(str(path), go_on))
+    for path, resume_command in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
+        process = context.Process(target=train_until_killed, args=(str(path), resume_command))
         process.start()
         process.join()
         assert process.exitcode == 0

@@ -27,7 +27,7 @@ from plait.tasks.settings import ForecastSettings, LanguageSettings
 from plait.training import run as run_module
 from plait.training.loop import train
 from plait.training.run import Run, config_file
-from plait.training.tensors import packed, unpacked
+from plait.training.tensors import dumps, loads
 from processes import ALWAYS, COMMANDS, QUICK, names, started, undisturbed, weights
 
 TEXT = "one two three four five six seven\n" * 60
@@ -323,13 +323,13 @@ def numbers(plait, task: str, path: Path, content: bytes) -> list[object]:
 
 def test_no_bit_of_a_file_of_tensors_can_flip_unnoticed(tmp_path: Path) -> None:
     path, tensors = tmp_path / "file", {"a": torch.randn(3, 2), "b": torch.arange(5), "c": torch.ones(())}
-    whole, told = packed(tensors, {"text": [1, 2.5, "x"]}), []
+    whole, told = dumps(tensors, {"text": [1, 2.5, "x"]}), []
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
         try:
-            found, meta = unpacked(path)
+            found, meta = loads(path)
         except PlaitError as e:
             told.append(str(e))
         else:  # a blank at the end of the header, say
@@ -376,9 +376,9 @@ def test_every_use_of_a_run_checks_its_data(refused, two_runs) -> None:
         for args in (*USES[task], ("train", task, "--resume", task)):
             assert f"{name} was changed: put back what the run began with." in refused(*args)
         path.write_text(whole)
-    tensors, meta = unpacked(Path("language/tokens.safetensors"))
+    tensors, meta = loads(Path("language/tokens.safetensors"))
     tensors["test.ids"][0] = 0
-    Path("language/tokens.safetensors").write_bytes(packed(tensors, meta))
+    Path("language/tokens.safetensors").write_bytes(dumps(tensors, meta))
     assert "tokens.safetensors was changed" in refused("evaluate", "language")
 
 
@@ -509,7 +509,7 @@ def test_a_checkpoint_of_another_shape(plait, two_runs) -> None:
         assert "lacks what a checkpoint of this run has" in said()
     run.write_tensors("state.safetensors", {**tensors, "optimizer.0.exp_avg": torch.zeros(7)}, good)
     assert "parameter 0 have another shape" in said()
-    deep = packed({}, {}).replace(b" {}", b" " + b"[" * 2)
+    deep = dumps({}, {}).replace(b" {}", b" " + b"[" * 2)
     Path("forecast/state.safetensors").write_bytes(deep)
     assert "is truncated or damaged" in said()
 
@@ -538,9 +538,9 @@ def test_tokens_that_are_no_text(tmp_path: Path, name: str, change, sentence: st
     for file, content in corpus.files().items():
         (tmp_path / file).write_bytes(content)
     assert Corpus.reopen(Run(tmp_path), "book").digest == corpus.digest
-    tensors, unknown = unpacked(tmp_path / "tokens.safetensors")
+    tensors, unknown = loads(tmp_path / "tokens.safetensors")
     tensors[f"valid.{name}"] = change(tensors[f"valid.{name}"])
-    (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, unknown))
+    (tmp_path / "tokens.safetensors").write_bytes(dumps(tensors, unknown))
     with pytest.raises(PlaitError, match=f"{sentence}.* in part valid: restore it from a copy"):
         Corpus.reopen(Run(tmp_path), "book")
 
@@ -550,28 +550,28 @@ def test_unknown_tokens_are_counted_in_numbers(tmp_path: Path) -> None:
     corpus = Corpus.read(LanguageSettings(data=str(tmp_path / "book.txt")))
     for file, content in corpus.files().items():
         (tmp_path / file).write_bytes(content)
-    tensors, unknown = unpacked(tmp_path / "tokens.safetensors")
+    tensors, unknown = loads(tmp_path / "tokens.safetensors")
     for count in ("3", -1, True, 10**9, [1]):
-        (tmp_path / "tokens.safetensors").write_bytes(packed(tensors, {**unknown, "test": count}))
+        (tmp_path / "tokens.safetensors").write_bytes(dumps(tensors, {**unknown, "test": count}))
         with pytest.raises(PlaitError, match=r"unknown ones of \d+ in part test"):
             Corpus.reopen(Run(tmp_path), "book")
 
 
 def test_a_dtype_that_this_version_does_not_know(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "model.safetensors"
-    path.write_bytes(packed({"weight": torch.zeros(3)}, {}))
+    path.write_bytes(dumps({"weight": torch.zeros(3)}, {}))
     monkeypatch.delitem(safetensors.torch._TYPES, "F32")
     with pytest.raises(PlaitError, match=r"is truncated or damaged \(dtype 'F32' is not known\)"):
-        unpacked(path)
+        loads(path)
 
 
 def test_a_file_without_a_checksum(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"weight": torch.zeros(3)}, path, {"plait-1": "{}"})
     with pytest.raises(PlaitError, match=r"model.safetensors is truncated or damaged \(its checksum does not fit\)"):
-        unpacked(path)
-    path.write_bytes(packed({"weight": torch.zeros(3), "scalar": torch.ones(()), "none": torch.ones(0, 2)}, {"a": 1}))
-    assert unpacked(path)[1] == {"a": 1}
+        loads(path)
+    path.write_bytes(dumps({"weight": torch.zeros(3), "scalar": torch.ones(()), "none": torch.ones(0, 2)}, {"a": 1}))
+    assert loads(path)[1] == {"a": 1}
 
 
 def test_a_folder_needs_a_name(refused) -> None:

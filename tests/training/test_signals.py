@@ -45,7 +45,7 @@ def test_a_signal_in_the_final_evaluation(plait, empty_folder: Path) -> None:
     assert "nothing is left to do: all its epochs (2) are done" in out
 
 
-LEAVE = "import os, sys; from plait.training import signals; signals.go_on = sys.argv[1]; {}; signals.leave()"
+LEAVE = "import os, sys; from plait.training import signals; signals.resume_command = sys.argv[1]; {}; signals.leave()"
 
 
 def test_the_last_words_cannot_fail() -> None:

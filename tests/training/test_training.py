@@ -24,7 +24,7 @@ from plait.data.sampler import Sampler
 from plait.training import loop
 from plait.training.crew import clip
 from plait.training.loop import train
-from plait.training.reporter import Lines, Silent
+from plait.training.reporter import Lines, Reporter
 from plait.training.run import Run
 from plait.training.settings import TrainSettings
 from plait.training.task import Task
@@ -204,7 +204,7 @@ class Scripted(Recall):
         return None
 
 
-class Kept(Silent):
+class Kept(Reporter):
     """A reporter that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -400,7 +400,7 @@ def test_an_early_stopped_run_is_over(tmp_path: Path) -> None:
     assert (tmp_path / "state.safetensors").read_bytes() == before
 
 
-class Heard(Silent):
+class Heard(Reporter):
     def __init__(self) -> None:
         self.said: list[str] = []
 

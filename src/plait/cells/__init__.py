@@ -24,7 +24,7 @@ _known: dict[str, type[Cell]] = dict(CELLS)
 
 
 def key(cell: type[Cell]) -> str:
-    """A name by which torch.compile's op finds a cell again: in a later process too, if the cell is the same there."""
+    """A name by which torch.compile's op finds a cell, in a later process too."""
     return _key(cell)  # type: ignore[arg-type]  # mypy takes a class's __hash__ for that of its objects
 
 

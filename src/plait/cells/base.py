@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, signature
 from keyword import iskeyword
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar
 from unicodedata import normalize
 
 from ..errors import PlaitError
@@ -26,22 +26,8 @@ FUNCTIONS = {
 NAMES = (*FUNCTIONS, "full", "inf", "nan")  # what a text that was traced may use
 
 
-class Ops(Protocol):
-    """The functions a step may use, for one kind of number (see ops.py)."""
-
-    def sigmoid(self, x: Any, /) -> Any: ...
-    def tanh(self, x: Any, /) -> Any: ...
-    def relu(self, x: Any, /) -> Any: ...
-    def exp(self, x: Any, /) -> Any: ...
-    def log(self, x: Any, /) -> Any: ...
-    def sqrt(self, x: Any, /) -> Any: ...
-    def abs(self, x: Any, /) -> Any: ...
-    def softplus(self, x: Any, /) -> Any: ...  # log(1 + exp(x))
-    def maximum(self, a: Any, b: Any, /) -> Any: ...
-    def minimum(self, a: Any, b: Any, /) -> Any: ...
-    def where(self, condition: Any, a: Any, b: Any, /) -> Any: ...  # a where it holds, else b
-    def full(self, x: Any, number: float, /) -> Any: ...  # the number, in the kind and shape of x; for texts
-    def like(self, x: Any) -> Self: ...  # these functions, for numbers of the same precision as x
+WORDS = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"  # between two words of a class's name
+Ops = Any  # for one kind of number (ops.py): FUNCTIONS; full(x, number), shaped as x; like(x), for the precision of x
 
 
 class Cell:
@@ -78,7 +64,7 @@ class Cell:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "name" not in vars(cls):
-            cls.name = snake_case(cls.__name__)
+            cls.name = re.sub(WORDS, "_", cls.__name__).lower()  # ImplicitGRU -> implicit_gru
         given = vars(cls).get("step")
         if callable(given) and not isinstance(given, staticmethod):
             cls.step = staticmethod(given)
@@ -94,7 +80,7 @@ class Cell:
     def run(
         cls, wx: Sequence[Any], rh: Sequence[Any], state: Sequence[Any], params: Sequence[Any], dt: float, ops: Any
     ) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-        """One call of step, whatever it takes -> new states, saved (None if the cell does not declare it)"""
+        """One call of step -> new states, saved (None if not declared)"""
         more = [value for name, value in (("params", params), ("dt", dt)) if name in cls.optional]
         return results(cls, cls.step(wx, rh, state, *more, ops))
 
@@ -102,13 +88,7 @@ class Cell:
     def advance(
         cls, wx: Sequence[Any], rh: Sequence[Any], state: Sequence[Any], params: Sequence[Any], dt: float, ops: Ops
     ) -> tuple[Any, ...]:
-        """The new states, whatever step takes and returns."""
         return cls.run(wx, rh, state, params, dt, ops.like(wx[0]))[0]
-
-
-def snake_case(name: str) -> str:
-    """ImplicitGRU -> implicit_gru"""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def labels(cell: type[Cell], group: str) -> list[str]:
@@ -195,7 +175,7 @@ def check_step(cell: type[Cell]) -> tuple[str, ...]:
 
 
 def results(cell: type[Cell], returned: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """What a step has returned, by parts: new states, saved. Says what is wrong with it."""
+    """-> new states, saved"""
     what, several = f"cell {cell.__name__}: step", (tuple, list)
     new, saved = returned, None
     if cell.saved is not None:
@@ -217,7 +197,7 @@ def results(cell: type[Cell], returned: Any) -> tuple[tuple[Any, ...], tuple[Any
 
 
 def geometric(f: Any, dt: float) -> tuple[Any, Any]:
-    """f**dt and 1 + f + ... + f**(dt-1), by doubling and from + and * alone, so that both can be traced."""
+    """f**dt and 1 + f + ... + f**(dt-1), from + and * alone, so that both can be traced."""
     if dt < 1 or dt % 1:
         raise PlaitError(f"dt {dt}: this cell's step can be lengthened by whole numbers only (1, 2, 3, ...).")
     if dt == 1:

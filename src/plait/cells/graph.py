@@ -16,12 +16,12 @@ UFUNCS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mu
 
 
 class Refused(Exception):
-    """Something was done to a node that cannot be written down as a text for numbers: why."""
+    """Something was done to a node that has no text for numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One value of a traced step. Nodes with the same operation and arguments are one node."""
+    """One value of a traced step. Equal operations are one node."""
 
     graph: "Graph"
     op: str
@@ -143,8 +143,6 @@ class Node:
 
 
 class TracedOps:
-    """The functions, for nodes."""
-
     def __init__(self, graph: "Graph") -> None:
         self.graph = graph
 
@@ -232,7 +230,7 @@ def share(a: Node, b: Node, d: Node) -> tuple[Node, Node]:
 
 
 def choice(condition: Node, d: Node) -> tuple[Node, ...]:
-    """Of d, what the arguments of a `where` get. Nothing goes back through the condition."""
+    """What the arguments of a `where` get of d; its condition gets nothing."""
     where = d.graph.where
     chosen = where(condition, 1.0, 0.0)  # a number, which can be kept
     return d.graph.node("const", 0.0), where(chosen > 0.5, d, 0.0), where(chosen > 0.5, 0.0, d)
@@ -264,7 +262,7 @@ RULES: dict[str, Callable[[Node, Node], tuple[Node, ...]]] = {
 
 
 def in_order(results: Iterable[Node], stop: Callable[[Node], bool] = lambda node: False) -> list[Node]:
-    """All that the results depend on, but nothing beyond what `stop` names: arguments before those that use them."""
+    """All that the results depend on, up to `stop`, in topological order."""
     order: dict[Node, None] = {}
 
     def is_missing(node: Node) -> bool:
@@ -285,7 +283,6 @@ def in_order(results: Iterable[Node], stop: Callable[[Node], bool] = lambda node
 
 
 def adjoints(outputs: Iterable[Node], d_outputs: Iterable[Node]) -> dict[Node, Node]:
-    """Every node that the outputs depend on -> its adjoint."""
     outputs = tuple(outputs)
     result: dict[Node, Node] = {}
     for node, d in zip(outputs, d_outputs, strict=True):
@@ -300,7 +297,6 @@ def adjoints(outputs: Iterable[Node], d_outputs: Iterable[Node]) -> dict[Node, N
 
 
 def write(name: str, arguments: list[tuple[str, Node]], results: list[tuple[str, Node]]) -> str:
-    """The text of a function that computes the results from the arguments, and from nothing else."""
     names = {node: label for label, node in reversed(arguments)}
     taken = {label for label, _ in arguments}
     wanted = {node: label for label, node in reversed(results) if node not in names and label not in taken}

@@ -34,10 +34,10 @@ def is_cell(value: object) -> bool:
 
 
 def run(path: Path) -> ModuleType:
-    """The file as a module, with what lies beside it within reach, as Python itself would run it."""
+    """The file as a module, as Python itself would run it."""
     if not path.is_file():
         raise PlaitError(f"{path}: there is no such file; expected path/to/file.py:MGU.")
-    spec = spec_from_file_location(f"plait_user_{path.stem}", path)  # the name of the file may be another module's
+    spec = spec_from_file_location(f"plait_user_{path.stem}", path)  # its name may be another module's
     if spec is None or spec.loader is None:
         raise PlaitError(f"{path}: expected a file of Python, with a name that ends in .py.")
     module = module_from_spec(spec)

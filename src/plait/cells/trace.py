@@ -1,7 +1,7 @@
 """The derivative of a cell, traced from its step and written out as straight-line Python.
 
 `step` is run once on nodes that record what is done to them (graph.py); the vector-Jacobian product follows by applying
-RULES backwards, and what has to be kept for it is chosen (keep.py). The texts that come out can be read (`plait
+RULES backwards, and what has to be saved for it is chosen (saved.py). The texts that come out can be read (`plait
 equations gru`), run on floats, arrays and tensors, and can be compiled.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 
 from ..errors import PlaitError
 from .base import FUNCTIONS, NAMES, Cell, Ops, labels
-from .graph import RULES, SIGNS, Graph, Node, Refused, TracedOps, adjoints, in_order, write
-from .keep import choose
+from .graph import Graph, Node, Refused, TracedOps, adjoints, in_order, write
+from .saved import choose
 
 MOST = 256  # traces that are remembered
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,7 +49,7 @@ class Trace:
 
     @property
     def extra(self) -> int:
-        """Columns of a tape beside those of the gates: for what else is kept, and for each d_rh that is not d_wx."""
+        """Columns of a tape beside those of the gates."""
         return max(len(self.saved) - len(self.shared), self.shared.count(False))
 
 
@@ -91,7 +91,6 @@ def trace(cell: type[Cell], dt: float = 1) -> Trace:
 
 
 def why_untraceable(cell: type[Cell], dt: float = 1) -> str | None:
-    """None if the cell can be traced, else the sentence that says why not."""
     return _why_untraceable(cell, dt)
 
 
@@ -110,7 +109,6 @@ def _why_untraceable(cell: type[Cell], dt: float) -> str | None:
 def run_on_nodes(
     cell: type[Cell], graph: Graph, values: list[tuple[Node, ...]], dt: float
 ) -> tuple[list[Node], list[Node] | None]:
-    """-> new states, saved"""
     try:
         wx, rh, old, params = values
         new, saved = cell.run(wx, rh, old, params, dt, TracedOps(graph))
@@ -118,18 +116,18 @@ def run_on_nodes(
         raise
     except Exception as e:
         why = str(e) if isinstance(e, Refused) else f"{type(e).__name__}: {e}"
-        raise CannotTrace(f"cell {cell.name} cannot be traced: {place(cell, e)}: {why}.") from e
+        raise CannotTrace(f"cell {cell.name} cannot be traced: {location(cell, e)}: {why}.") from e
     for value in (*new, *(saved or ())):
         if not isinstance(value, Node) or value.is_condition:
             kind = "a comparison" if isinstance(value, Node) else f"{value!r:.40}"
             raise CannotTrace(
-                f"cell {cell.name} cannot be traced: {place(cell, None)}: it returns {kind}, which is not a value."
+                f"cell {cell.name} cannot be traced: {location(cell, None)}: it returns {kind}, which is not a value."
             )
     return list(new), None if saved is None else list(saved)
 
 
-def place(cell: type[Cell], error: Exception | None) -> str:
-    """The line of the cell's file in which it happened, the innermost one; without an error, that of the step."""
+def location(cell: type[Cell], error: Exception | None) -> str:
+    """The innermost line of the cell's file; without an error, that of the step."""
     code = getattr(cell.step, "__code__", None)
     if code is None:
         return "its step"
@@ -142,7 +140,7 @@ def place(cell: type[Cell], error: Exception | None) -> str:
 
 
 def named(cell: type[Cell], kept: Iterable[Node], taken: set[str]) -> list[tuple[str, Node]]:
-    """A gate's function has the name of the gate, an input its own, the others t1, t2, ...; gates first."""
+    """A gate's function has its name, an input its own, the others t1, t2, ..."""
     names: dict[str, Node] = {}
     others = []
     taken = taken | set(NAMES)
@@ -164,7 +162,7 @@ def named(cell: type[Cell], kept: Iterable[Node], taken: set[str]) -> list[tuple
 
 
 def reads(node: Node, gate: str) -> bool:
-    """Whether a function is applied to an expression in that gate's W x + b or R h + c, without a function between."""
+    """Whether a function is applied directly to that gate's W x + b or R h + c."""
     inner = in_order(node.args, lambda other: other.op in FUNCTIONS)
     return any(n.op == "input" and n.args[0] in (f"wx_{gate}", f"rh_{gate}") for n in inner)
 
@@ -175,17 +173,3 @@ def compiled(text: str, ops: Ops) -> Callable[..., tuple[Any, ...]]:
     exec(text, scope)  # text that `write` produced
     function = scope[text[4 : text.index("(")]]
     return lambda *args: result if isinstance(result := function(*args), tuple) else (result,)
-
-
-__all__ = [
-    "RULES",
-    "SIGNS",
-    "CannotTrace",
-    "Graph",
-    "Trace",
-    "adjoints",
-    "compiled",
-    "trace",
-    "why_untraceable",
-    "write",
-]

@@ -16,7 +16,7 @@ __all__ = ["app", "main"]
 
 
 def shown(usual: Callable[..., None]) -> Callable[..., None]:
-    """plait's own warnings are sentences for the user. All others are shown as Python shows them."""
+    """plait's own warnings are sentences for the user."""
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         if issubclass(category, PlaitWarning):
@@ -28,8 +28,8 @@ def shown(usual: Callable[..., None]) -> Callable[..., None]:
 
 
 def main() -> None:
-    """A sentence and exit code 2 for what the user can put right; a traceback for what is a fault of plait."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a name or a word that the terminal cannot show is no reason to fail
+    """A sentence and exit code 2 for the user's mistakes, a traceback for plait's."""
+    if isinstance(sys.stdout, TextIOWrapper):  # the terminal may not show all characters
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = shown(warnings.showwarning)
     try:

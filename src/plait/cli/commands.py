@@ -41,10 +41,10 @@ def add_task(name: str, kind: type[TrainSettings], about: str) -> None:
         timeout: Timeout = 60.0,
         **settings: Any,
     ) -> None:
-        from .train import Asked, train_task
+        from .train import TrainArguments, train_task
 
         given = {name for name in settings if ctx.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
-        asked = Asked(name, settings, given, out, resume, threads, parallel, timeout, max_restarts, json)
+        asked = TrainArguments(name, settings, given, out, resume, threads, parallel, timeout, max_restarts, json)
         raise typer.Exit(train_task(asked))
 
 
@@ -149,13 +149,10 @@ def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
 
 
 def add_question(name: str) -> None:
-    about, signature = bench.asked(name)
-    options = []
-    for p in signature.parameters.values():
-        text, *metavar = p.annotation.__metadata__
-        options.append(make_option(p.name, p.annotation.__origin__, p.default, text, *metavar))
+    listed = bench.options_of(name).listed()
+    options = [make_option(f.name, f.type, f.default, f.metadata["help"], f.metadata["metavar"]) for f in listed]
 
-    @bench_app.command(name, help=about)
+    @bench_app.command(name, help=bench.about(name))
     @with_options(options, first=True)
     def measure(*, threads: Threads = None, json: Json = None, **options: Any) -> None:
         from . import diagnose

@@ -1,18 +1,18 @@
 """What plait can tell of itself on this machine, and how it is printed: engines, equations, check, bench."""
 
 import dataclasses
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from .. import cells, engines
-from ..bench import report
+from ..bench import measure
+from ..bench.core.report import show
 from ..cells.load import load
 from ..cells.trace import trace
 from ..errors import between
-from ..kernels.target import FORCED, host
-from ..kernels.threads import openmp, why_alone
+from ..kernels.emit.target import FORCED, host
+from ..kernels.launch.threads import openmp, why_alone
 from ..ladder.rungs import ladder
 from .options import set_threads
 from .output import Output
@@ -67,4 +67,4 @@ def climb(seed: int, output: Output, threads: int | None) -> int:
 
 def bench(name: str, output: Output, threads: int | None, **options: Any) -> None:
     set_threads(threads)
-    report.show(import_module(f"plait.bench.{name}").measure(**options), output)
+    show(measure(name, **options), output)

@@ -32,7 +32,7 @@ def make_option(name: str, kind: Any, default: Any, text: str, metavar: str | No
 def with_options(
     made: Sequence[inspect.Parameter], *, first: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command these options, behind its own, or before them. It takes them as **options."""
+    """Gives a command these options, after its own or before them."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -45,7 +45,6 @@ def with_options(
 
 
 def set_threads(threads: int | None) -> int:
-    """-> how many there are now"""
     import torch  # not above: --help does without it
 
     if threads is not None:

@@ -14,14 +14,12 @@ from ..training.files import check_target, write_whole
 
 class Pipe(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of our lines has ended (`| head`). The run goes on, and prints nothing more."""
+        """The reader has ended (`| head`): the run goes on, and prints nothing more."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Output:
-    """Text for a person, JSON for a file; with --json - nothing but JSON."""
-
     def __init__(self, json_file: str | None) -> None:
         self.json_file = json_file
         self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -30,7 +28,6 @@ class Output:
 
     @classmethod
     def silent(cls) -> "Output":
-        """Of a process whose result another one prints."""
         output = cls(None)
         output.console.quiet = True
         return output
@@ -39,12 +36,11 @@ class Output:
         self.console.print(text)
 
     def text(self, text: str) -> None:
-        """As it is, to the last character."""
         if not self.console.quiet:
             print(text)
 
     def table(self, header: list[str], rows: list[list[str]]) -> None:
-        """Columns as wide as they need to be: the first to the left, the others, which are numbers, to the right."""
+        """The first column to the left, the others, which are numbers, to the right."""
         widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
         for row in [header, *rows]:
             filled = [c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))]

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from .. import tasks
 from ..errors import PlaitError
-from ..kernels import costs
+from ..kernels.launch import costs
 from ..tasks.base import NamedTask
 from ..training.run import Run
 from ..training.tensors import load_weights
@@ -15,7 +15,7 @@ AnyTask = TypeVar("AnyTask", bound=NamedTask)
 
 
 def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None = None) -> tuple[Run, NamedTask]:
-    """A run and its task, with the settings, the data and the threads it was started with, but for the changes."""
+    """A run and its task, as it was started, but for the changes."""
     run = Run.open(path)
     config = run.config(task)
     cls = tasks.get(config["task"])
@@ -29,7 +29,7 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
     run.check_unchanged(config)
     if changes is not None:
         settings = dataclasses.replace(settings, **allowed(changes, stored, settings.free(), path))
-        set_threads(config["threads"])  # the last bit of a sum depends on their number, and on these costs
+        set_threads(config["threads"])  # the last bits of sums depend on threads and costs
         if "costs" in config:  # not in runs of earlier versions
             costs.use(config["costs"])
     opened = cls.reopen(settings, run, training=changes is not None)
@@ -51,7 +51,6 @@ def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], pat
 
 
 def trained(path: str, kind: type[AnyTask]) -> tuple[Run, AnyTask]:
-    """A run and its task with the weights to use."""
     run, task = open_run(path, None if kind is NamedTask else kind.name)
     assert isinstance(task, kind)
     weights, _ = run.read_tensors("model.safetensors")

@@ -9,14 +9,14 @@ import typer
 
 from ..errors import PlaitError, unknown
 
-UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, or the copy of it that newer versions of typer have
+UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, or typer's copy of it
 MEMORY = "this does not fit into memory: choose smaller sizes, such as --hidden."
 TOO_LARGE = ("allocate memory", "Storage size calculation overflowed", "multiplication overflow")  # torch's words
 LONGEST = 300  # characters of a word that are printed
 
 
 def said(e: Exception) -> str | None:
-    """What to tell the user; None for a mistake of ours, which deserves its traceback."""
+    """None for a fault of plait, which deserves its traceback."""
     match e:
         case PlaitError():
             return str(e)
@@ -36,7 +36,6 @@ def said(e: Exception) -> str | None:
 
 
 def usage(e: Any, args: Sequence[str], command: Any) -> str:
-    """What is wrong with the command line; `command` is the root of all commands."""
     path = ["plait"]
     for word in args:
         if word not in getattr(command, "commands", {}):
@@ -47,7 +46,7 @@ def usage(e: Any, args: Sequence[str], command: Any) -> str:
 
 
 def wrong(e: Any, args: Sequence[str], command: Any) -> str:
-    """What typer found, in our words. (Its classes go by their names: they have moved from version to version.)"""
+    """What typer found, in our words."""
     match type(e).__name__:
         case "BadParameter" if e.param is not None and e.param.opts[0].startswith("-"):
             kind = "a whole number" if "integer" in e.message else "a number"
@@ -72,7 +71,6 @@ def wrong(e: Any, args: Sequence[str], command: Any) -> str:
 
 
 def value_of(options: Sequence[str], args: Sequence[str]) -> str:
-    """What was given last for an option, as --option value or --option=value."""
     for k in range(len(args) - 1, -1, -1):
         name, equals, value = args[k].partition("=")
         if name in options and (equals or k + 1 < len(args)):
@@ -81,7 +79,7 @@ def value_of(options: Sequence[str], args: Sequence[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Whatever a name or a value may contain, a sentence is one line, and not a page."""
+    """A sentence is one line, whatever a name or a value contains."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     text = re.sub(rf"\S{{{LONGEST},}}", lambda m: f"{m[0][:100]}... ({len(m[0])} characters)", text)
     return text if len(text) <= 10 * LONGEST else text[: 10 * LONGEST] + "..."

@@ -7,26 +7,24 @@ import torch
 
 from .. import cells, engines, tasks
 from ..errors import PlaitError, between
-from ..kernels import costs
-from ..kernels.schedule import DEFAULT
-from ..kernels.target import Form
+from ..kernels.emit.target import Form
+from ..kernels.launch import costs
+from ..kernels.launch.schedule import DEFAULT
 from ..ranks.shape import Shape
 from ..ranks.time import check_cuts
 from ..ranks.world import find
 from ..solvers import parse
-from ..tasks.base import NamedTask, too_small
+from ..tasks.base import NamedTask, check_share
 from ..training import signals
 from ..training.loop import Outcome, train
 from ..training.reporter import reporter
-from ..training.run import Run, go_on
+from ..training.run import Run, resume_command
 from .options import set_threads
 from .output import Output
 from .runs import open_run
 
 
-class Asked(NamedTuple):
-    """The command line of `plait train`."""
-
+class TrainArguments(NamedTuple):
     task: str
     options: dict[str, Any]
     given: set[str]  # those of the options that stood there
@@ -39,8 +37,8 @@ class Asked(NamedTuple):
     json: str | None
 
 
-def train_task(asked: Asked) -> int:
-    """By this process, by several that it starts, or as one of several that were started -> the exit code"""
+def train_task(asked: TrainArguments) -> int:
+    """By this process, by several that it starts, or as one of several -> the exit code"""
     between("max_restarts", asked.max_restarts, 0, 10**6)
     between("timeout", asked.timeout, 1, 10**6)
     shape = None if asked.parallel is None else Shape.parse(asked.parallel)
@@ -49,7 +47,7 @@ def train_task(asked: Asked) -> int:
         if asked.max_restarts and world.launcher != "plait":
             own = "give torchrun its own --max-restarts" if world.launcher == "torchrun" else "leave it out"
             raise PlaitError(f"--max-restarts {asked.max_restarts} is for ranks that plait itself starts: {own}.")
-        from .together import join_and_train
+        from .train_ranks import join_and_train
 
         return join_and_train(world, asked)
     output = Output(asked.json)
@@ -57,28 +55,22 @@ def train_task(asked: Asked) -> int:
         config = Run.open(asked.resume).config(asked.task)
         shape = shape or mesh_of(config, asked.resume)
     else:
-        tasks.get(asked.task).kind(**asked.options)  # what is wrong with them is said once, not by every rank
+        tasks.get(asked.task).kind(**asked.options)  # refused once, not by every rank
         if shape is not None and shape.time > 1:
             check_cuts(shape.time, parse(asked.options["solver"]))
     if asked.max_restarts and (shape is None or shape.size == 1):
         raise PlaitError(f"--max-restarts {asked.max_restarts} goes with --parallel: leave it out.")
     if shape is not None and shape.size > 1:
-        check_share(asked, shape)
-        from .together import start_workers
+        batch = str(asked.options["batch"])
+        if asked.resume is None and batch.isdecimal():  # before any process is started
+            check_share(int(batch), shape.data or 1)
+        from .train_ranks import start_workers
 
         return start_workers(asked, shape, output)
     return train_alone(asked, output)
 
 
-def check_share(asked: Asked, shape: Shape) -> None:
-    """Before any process is started: a batch that is a number is enough for all data ranks."""
-    batch = str(asked.options["batch"])
-    if asked.resume is None and batch.isdecimal() and int(batch) < (shape.data or 1):
-        raise too_small(int(batch), shape.data or 1)
-
-
 def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
-    """Of a run that was trained by several processes."""
     found = config.get("parallel")
     try:
         return Shape.parse(found["mesh"]) if found else None
@@ -88,7 +80,7 @@ def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
         ) from None
 
 
-def train_alone(asked: Asked, output: Output) -> int:
+def train_alone(asked: TrainArguments, output: Output) -> int:
     name, options = asked.task, asked.options
     if asked.resume is None:
         cls = tasks.get(name)
@@ -100,14 +92,14 @@ def train_alone(asked: Asked, output: Output) -> int:
     else:
         changes = changes_of(asked)
         ranks = mesh_of(Run.open(asked.resume).config(name), asked.resume)
-        if ranks is not None:  # it was trained by several processes: this one may have as many threads as all of them
+        if ranks is not None:  # one process may have the threads of all ranks
             changes.pop("threads", None)
         run, task = open_run(asked.resume, name, changes)
         if ranks is not None:
             used = set_threads(asked.threads or min(os.cpu_count() or 1, torch.get_num_threads() * ranks.size))
             with run.locked():
                 run.write_config({**run.config(), "threads": used, "parallel": None})
-        signals.go_on = go_on(name, run.path)
+        signals.resume_command = resume_command(name, run.path)
     describe(task, output)
     watcher = reporter(output.console, task.unit, task.shown)
     outcome = train(task, task.settings, run, watcher, resume=asked.resume is not None)
@@ -116,7 +108,7 @@ def train_alone(asked: Asked, output: Output) -> int:
 
 
 def costs_of(task: NamedTask) -> dict[str, Any]:
-    """What work costs here, for a run of the fused engine to keep: it decides the order of some sums."""
+    """What a run of the fused engine keeps: costs decide the order of some sums."""
     s = task.settings
     if engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu")) != "fused":
         return {}
@@ -124,8 +116,7 @@ def costs_of(task: NamedTask) -> dict[str, Any]:
     return {"costs": costs.of_this_process(form)._asdict()}
 
 
-def changes_of(asked: Asked) -> dict[str, Any]:
-    """What the command line would change about a run that goes on."""
+def changes_of(asked: TrainArguments) -> dict[str, Any]:
     changes = {name: asked.options[name] for name in asked.given}
     return changes | {name: v for name, v in (("out", asked.out), ("threads", asked.threads)) if v is not None}
 
@@ -155,8 +146,8 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
         validated = progress.history[-1]["validation"] is not None
         best = f"; validation was best in {progress.best_epoch}" if validated else ""
         output.line(f"{progress.epoch} epochs in {progress.seconds:.1f} s{best}")
-    if progress.history and (share := progress.history[-1].get("solved in parallel")) is not None:
-        output.line(f"{share:.1%} of the passes through a layer were cut in time; what follows is an exact walk")
+    if progress.history and (share := progress.history[-1].get("parallel")) is not None:
+        output.line(f"{share:.1%} of the training calls of layers were cut in time; what follows is an exact walk")
     output.titled(task.table(metrics))
     output.line()
     word, command = task.afterwards(run.path)
@@ -164,6 +155,6 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
     for name in pictures:
         output.line(f"{'picture':<{width}}  {run.path / name}")
     if outcome.interrupted:
-        output.line(f"{'go on':<{width}}  {go_on(task.name, run.path)}")
+        output.line(f"{'go on':<{width}}  {resume_command(task.name, run.path)}")
     output.line(f"{word:<{width}}  {command}")
     output.result({"run": str(run.path), "interrupted": outcome.interrupted, **history})

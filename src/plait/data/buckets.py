@@ -27,12 +27,10 @@ POOL = re.compile(r"pool:(\d{1,10})", re.ASCII)
 
 
 def none(lengths: Lengths) -> Boundaries:
-    """One bucket: everything is padded to the longest of all."""
     return (int(whole(lengths).max()),)
 
 
 def static(lengths: Lengths, boundaries: Lengths) -> Boundaries:
-    """The boundaries given, if every sequence fits into them."""
     found = whole(lengths)
     limits = whole(boundaries, "boundaries")
     if (limits[1:] <= limits[:-1]).any():
@@ -51,7 +49,7 @@ def static(lengths: Lengths, boundaries: Lengths) -> Boundaries:
 
 
 def greedy(lengths: Lengths, batch: int) -> Boundaries:
-    """From the shortest length upward, a bucket ends as soon as it fills a batch; the last ends at the longest."""
+    """From the shortest on, a bucket ends as soon as it fills a batch."""
     values, counts = np.unique(whole(lengths), return_counts=True)
     at_least_whole("batch", batch, 1)
     ends, waiting = [], 0
@@ -111,25 +109,22 @@ def one_more(before: list[int], length: list[int], count: list[int], tokens: lis
 
 
 def shows(a: int, b: int, c: int, height: list[int], count: list[int]) -> bool:
-    """Whether line b is below both its neighbours somewhere: it crosses a before c does."""
+    """Whether line b is below both its neighbours somewhere."""
     return (height[b] - height[a]) * (count[c] - count[a]) < (height[c] - height[a]) * (count[b] - count[a])
 
 
 def padding(lengths: Lengths, boundaries: Lengths) -> float:
-    """The share of all slots that is padding, 0 to 1, when each sequence is padded up to its boundary."""
+    """The share of all slots that is padding, 0 to 1."""
     slots = np.asarray(static(lengths, boundaries))[bucket_of(lengths, boundaries)]  # (size,)
     return 1 - float(whole(lengths).sum() / slots.sum())
 
 
 def bucket_of(lengths: Lengths, boundaries: Lengths) -> Whole:
-    """The number of each sequence's bucket."""
     return np.searchsorted(static(lengths, boundaries), whole(lengths)).astype(np.int64)
 
 
 def parse(text: str, lengths: Lengths, batch: int) -> Boundaries:
-    """Buckets as the command line names them: none, greedy, optimal:10, or boundaries such as 8,16,32. (Pools are no
-    buckets: data.text_batches knows them.)
-    """
+    """As the command line names them: none, greedy, optimal:10, or 8,16,32."""
     if text == "none":
         return none(lengths)
     if text == "greedy":
@@ -145,8 +140,8 @@ def parse(text: str, lengths: Lengths, batch: int) -> Boundaries:
 
 
 def whole(numbers: Lengths, name: str = "lengths") -> Whole:
-    """The numbers as an array of their own, if each of them can be a length."""
-    numbers = numbers.tolist() if isinstance(numbers, Tensor) else numbers  # wherever and of whatever type it is
+    """The numbers as an array, if each of them can be a length."""
+    numbers = numbers.tolist() if isinstance(numbers, Tensor) else numbers  # on any device
     try:
         values = np.asarray(numbers)
         if values.dtype.kind not in "iuf":

@@ -40,7 +40,7 @@ class Call:
 
 
 class Reader(pickle._Unpickler):
-    """Python's own, in Python: the one in C makes room for as many objects as a file claims to have."""
+    """Python's own, in Python: the one in C trusts the sizes that a file claims."""
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}".replace("numpy._core", "numpy.core")
@@ -60,10 +60,6 @@ def encoded(text: Any, coding: Any) -> bytes:
     return text.encode("latin1")
 
 
-def is_batch(name: str) -> bool:
-    return part_of(name) is not None
-
-
 def part_of(name: str) -> str | None:
     """Of a file, by its name: data_batch_1 is to train on, test_batch for the test."""
     file = PurePosixPath(name).name
@@ -71,7 +67,6 @@ def part_of(name: str) -> str | None:
 
 
 def images(content: bytes, where: str) -> Pixels:  # (n, 32, 32)
-    """Those of a batch, grey."""
     try:
         found = Reader(io.BytesIO(content), encoding="bytes").load()
         data = found.get(b"data", found.get("data")) if isinstance(found, dict) else None

@@ -17,7 +17,7 @@ CHANGE_HOURS = (23, 0, 1, 2, 3)
 
 
 def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
-    """Refuses labels that are dates, and are not in order, the oldest first, or are there twice. Gaps are fine."""
+    """Refuses dates that are not in order, or are there twice. Gaps are fine."""
     known = [(k, label, at) for k, label, at in zip(numbers, labels, moments(labels), strict=True) if at]
     if not known:
         return
@@ -36,29 +36,22 @@ def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> Non
 
 
 def clocks_go_back(label: str, earlier: datetime, later: datetime) -> bool:
-    """Whether it may be the hour that the end of summer time repeats: by night, in its months, without a time zone."""
+    """Whether it may be the hour that is repeated when summer time ends."""
     local = ":" in label and not re.search("[Zz+-]", label.partition(":")[2])
     season = later.month in CHANGE_MONTHS and later.hour in CHANGE_HOURS
     return local and season and earlier - later <= timedelta(hours=1)
 
 
 def moments(labels: Sequence[str]) -> list[datetime | None]:
-    """Of each label, if nearly all are dates of one kind: 1960-12-31; or 31/12/1960, or 12/31/1960, where only one of
-    the two can be meant. Else none.
-    """
-    for kind in (iso, by_day):
-        found = kind(labels)
+    """Of each label, if nearly all are dates of one kind; else none."""
+    for found in ([moment(label) for label in labels], by_day(labels)):
         if sum(at is not None for at in found) >= NEARLY_ALL * len(labels):
             return found
     return [None] * len(labels)
 
 
-def iso(labels: Sequence[str]) -> list[datetime | None]:
-    return [moment(label) for label in labels]
-
-
 def moment(label: str) -> datetime | None:
-    """Of a month (1960-12), a day (1960-12-31) or a time of it (1960-12-31 12:00, or with a T); None for others."""
+    """Of 1960-12, 1960-12-31 or 1960-12-31 12:00; None for others."""
     if not MOMENT.fullmatch(label):
         return None
     try:
@@ -69,7 +62,7 @@ def moment(label: str) -> datetime | None:
 
 
 def by_day(labels: Sequence[str]) -> list[datetime | None]:
-    """Days before months, or months before days, whichever fits all; none if both fit, or neither."""
+    """Days before months, or months before days, if only one of them fits."""
     matches = [BY_DAY.fullmatch(label) for label in labels]
     readings = []
     for day, month in ((1, 3), (3, 1)):
@@ -86,7 +79,7 @@ def read(m: re.Match[str], day: int, month: int) -> datetime:
 
 
 def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
-    """The labels that follow two months (1960-12) or two days (1960-12-31), in the same distance; None for others."""
+    """The labels that follow two months or two days; None for others."""
     if len(last_two) < 2 or not all(map(DATE.fullmatch, last_two)) or len({len(label) for label in last_two}) > 1:
         return None
     by_month = len(last_two[0]) == 7
@@ -104,7 +97,6 @@ def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
 
 
 def month_after(day: date, months: int, ends: bool) -> date:
-    """The same day some months later, or the month's last."""
     year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
     longest = monthrange(year, month + 1)[1]
     return date(year, month + 1, longest if ends else min(day.day, longest))

@@ -45,7 +45,6 @@ SAMPLE = 4096  # bytes that are looked at for UTF-16 without a mark
 
 @contextmanager
 def reading(path: str, expected: str) -> Iterator[None]:
-    """Turns what the disk says into a sentence."""
     try:
         yield
     except FileNotFoundError as e:
@@ -55,7 +54,6 @@ def reading(path: str, expected: str) -> Iterator[None]:
 
 
 def regular(path: Path, expected: str) -> Path:
-    """The path, if it leads to a file that has an end."""
     check_mode(path.stat().st_mode, path, expected)
     return path
 
@@ -71,7 +69,7 @@ def check_mode(mode: int, path: Path, expected: str) -> None:
 
 @contextmanager
 def opened(path: Path, expected: str) -> Iterator[BufferedReader]:
-    """A regular file, to be read; a pipe that has taken its place meanwhile is not waited for."""
+    """A regular file; a pipe that has taken its place meanwhile is not waited for."""
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
@@ -82,7 +80,6 @@ def opened(path: Path, expected: str) -> Iterator[BufferedReader]:
 
 
 def contents(path: Path, expected: str, most: int) -> bytes:
-    """All of a regular file, unless it is larger than that many bytes."""
     with opened(path, expected) as file:
         found = os.fstat(file.fileno()).st_size
         content = b""
@@ -97,7 +94,7 @@ def contents(path: Path, expected: str, most: int) -> bytes:
 
 
 def decoded(content: bytes, where: str | Path) -> str:
-    """The text, with \\n at the end of its lines; or a sentence that says what it is instead."""
+    """The text, with \\n at the end of its lines."""
     if kind := recognised(content):
         raise PlaitError(f"{where} is {kind[0]}: {kind[1]}.")
     content = content.removeprefix(BOM_UTF8)
@@ -114,7 +111,7 @@ def decoded(content: bytes, where: str | Path) -> str:
 
 
 def recognised(content: bytes) -> tuple[str, str] | None:
-    """What the bytes are, and what to do with them, if they are of a kind that people take for text."""
+    """What the bytes are, and what to do, if people take them for text."""
     for like, kind, todo in KINDS:
         if re.match(like, content, re.DOTALL):
             return kind, todo

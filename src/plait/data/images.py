@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..errors import PlaitError
 from . import cifar
+from .containers import Container, container
 from .files import reading
-from .places import Place, place
 from .sequences import PARTS
 from .text import PART_OF
 
@@ -38,13 +38,12 @@ class Images:
 
     @classmethod
     def of(cls, name: str, parts: Mapping[str, NDArray[np.uint8]]) -> "Images":
-        """parts: (n, height, width) each"""
         _, height, width = next(iter(parts.values())).shape
         rows = {p: torch.from_numpy(np.ascontiguousarray(parts[p])).flatten(1) for p in PARTS if p in parts}
         return cls(name, height, width, rows)
 
     def cut(self, test: float, validation: float, seed: int) -> "Images":
-        """Takes what there is no part of from the images to train on: a seeded share, but nothing if that is 0."""
+        """Takes missing parts from the images to train on: a seeded share of each."""
         parts = dict(self.parts)
         for number, (part, share) in enumerate((("test", test), ("valid", validation))):
             if part in parts or not share:
@@ -65,8 +64,8 @@ def read(path: str) -> Images:
     if Path(path).suffix.lower() in SUFFIXES and Path(path).is_file():
         raise PlaitError(f"{path} is one image: give the folder that it is in.")
     name = Path(path).absolute().name
-    with reading(path, EXPECTED), place(Path(path), EXPECTED, "images", MOST) as inside:
-        batches = [n for n in inside.names if cifar.is_batch(n)]
+    with reading(path, EXPECTED), container(Path(path), EXPECTED, "images", MOST) as inside:
+        batches = [n for n in inside.names if cifar.part_of(n)]
         files = batches or [n for n in inside.names if PurePosixPath(n).suffix.lower() in SUFFIXES]
         if not files:
             found = ", ".join(inside.names[:3]) + (f" and {len(inside.names) - 3} more" if inside.names[3:] else "")
@@ -90,11 +89,11 @@ def read(path: str) -> Images:
 
 
 def part_of(name: str) -> str | None:
-    """By the first folder that is named after a part: train/cat/1.png. (A class may be called so, further down.)"""
+    """By the first folder that is named after a part: train/cat/1.png."""
     return next((PART_OF[step] for step in map(str.lower, PurePosixPath(name).parts[:-1]) if step in PART_OF), None)
 
 
-def stacked(inside: Place, by_part: Mapping[str, Sequence[str]]) -> dict[str, NDArray[np.uint8]]:
+def stacked(inside: Container, by_part: Mapping[str, Sequence[str]]) -> dict[str, NDArray[np.uint8]]:
     first: tuple[str, tuple[int, ...]] | None = None
     parts = {}
     for part, names in by_part.items():

@@ -4,9 +4,9 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import PlaitError
 from . import har, long_csv, npz, ts
+from .containers import Container, Folder, container, is_container
 from .files import contents, reading
 from .long_csv import USUAL, Columns
-from .places import Folder, Place, is_place, place
 from .sequences import Source
 from .tables import MOST_BYTES, listed
 
@@ -18,18 +18,18 @@ MOST = 4 * 2**30  # bytes
 
 
 def read(path: str, columns: Columns = USUAL, *, alone: bool = False, labelled: bool = True) -> Source:
-    """alone: of a .ts file, not what lies beside it. labelled: False for new data, which may have no labels."""
+    """alone: without what lies beside a .ts file. labelled: False for new data"""
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
     found = Path(path)
     with reading(path, EXPECTED):
         suffix = found.suffix.lower()
-        if is_place(found):
+        if is_container(found):
             file = found.name if suffix == ".ts" else None  # in a zip
-            with place(found.parent if file else found, EXPECTED, "sequences", MOST) as inside:
+            with container(found.parent if file else found, EXPECTED, "sequences", MOST) as inside:
                 if file and file in inside.names:
                     return ts.read(inside, file, alone=alone)
-                return from_place(inside, path, labelled=labelled)
+                return from_container(inside, path, labelled=labelled)
         if suffix == ".ts":
             return ts.read(Folder(found.parent, EXPECTED, MOST, deep=False), found.name, alone=alone)
         if suffix not in (".npz", *CSV):
@@ -41,8 +41,7 @@ def read(path: str, columns: Columns = USUAL, *, alone: bool = False, labelled: 
     return long_csv.read(content, path, columns, labelled=labelled)
 
 
-def from_place(inside: Place, path: str, *, labelled: bool) -> Source:
-    """A folder or a zip: UCI HAR, or .ts files of one problem."""
+def from_container(inside: Container, path: str, *, labelled: bool) -> Source:
     top = har.root(inside.names)
     if top is not None:
         return har.read(inside, top, labelled=labelled)

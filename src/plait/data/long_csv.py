@@ -11,7 +11,7 @@ from ..errors import PlaitError
 from .dates import moment
 from .files import decoded
 from .numbers import ABSENT, number, oddity
-from .sequences import Found, Rows, Source
+from .sequences import RawSequences, Rows, Source
 from .tables import Rows as Cells
 from .tables import listed, read_table
 
@@ -58,7 +58,7 @@ def read(content: bytes, where: str, columns: Columns = USUAL, *, labelled: bool
         if has_labels:
             labels.append(one_label(steps, header.index(columns.label), where, one))
         rows.append(numbers(steps, values, header, where, decimal))
-    found = Found(rows, labels if has_labels else None, [f"{columns.id} {one}" for one in by_id])
+    found = RawSequences(rows, labels if has_labels else None, [f"{columns.id} {one}" for one in by_id])
     return Source(where, [header[k] for k in values], {"train": found})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import PlaitError
 from .files import DAMAGE, ZIP
-from .sequences import Found, Source
+from .sequences import RawSequences, Source
 
 MOST = 16 * 2**30  # bytes that it may expand to
 NAMES = r"[xX](_train|_test)?|(y|lengths)(_train|_test)?"
@@ -18,9 +18,12 @@ EXPECTED = "expected arrays x (n, T, D) and y (n,), and lengths (n,) if they dif
 
 def read(content: bytes, where: str) -> Source:
     arrays = load(content, where)
-    parts: dict[str, Found] = {}
+    parts: dict[str, RawSequences] = {}
     for part, ends in (("train", ("", "_train")), ("test", ("_test",))):
-        x, y, lengths = (first(arrays, [n + end for end in ends for n in names]) for names in ("xX", "y", ["lengths"]))
+        x, y, lengths = (
+            next((arrays[n + end] for end in ends for n in names if n + end in arrays), None)
+            for names in ("xX", "y", ["lengths"])
+        )
         if x is not None:
             parts[part] = sequences(x, y, lengths, where, part)
     if "train" not in parts:
@@ -30,7 +33,6 @@ def read(content: bytes, where: str) -> Source:
 
 
 def load(content: bytes, where: str) -> dict[str, Any]:
-    """Those arrays that have one of our names."""
     try:
         if not content.startswith(ZIP):
             raise ValueError("it is no zip")
@@ -53,11 +55,7 @@ def load(content: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def first(arrays: dict[str, Any], names: list[str]) -> Any:
-    return next((arrays[name] for name in names if name in arrays), None)
-
-
-def sequences(x: Any, y: Any, lengths: Any, where: str, part: str) -> Found:
+def sequences(x: Any, y: Any, lengths: Any, where: str, part: str) -> RawSequences:
     if x.ndim not in (2, 3) or x.dtype.kind not in "fiub":
         raise PlaitError(f"{where}: x has shape {x.shape} and type {x.dtype}; {EXPECTED}.")
     x = (x if x.ndim == 3 else x[:, :, None]).astype(np.float64)  # (n, T, D)
@@ -78,4 +76,4 @@ def sequences(x: Any, y: Any, lengths: Any, where: str, part: str) -> Found:
         y = y.astype(np.int64)
     labels = None if y is None else [str(label) for label in y.tolist()]
     names = [f"sequence {k + 1}" if part == "train" else f"{part} sequence {k + 1}" for k in range(len(x))]
-    return Found([rows[:n] for rows, n in zip(x, lengths.tolist(), strict=True)], labels, names)
+    return RawSequences([rows[:n] for rows, n in zip(x, lengths.tolist(), strict=True)], labels, names)

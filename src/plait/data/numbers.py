@@ -26,7 +26,7 @@ def number(text: str, decimal: str = ".") -> float | None:
 
 
 def oddity(text: str) -> tuple[str, str] | None:
-    """What keeps a cell from being a number, and how that is written as one; None if it is nothing like a number."""
+    """What keeps a cell from being a number, and how to write it; None if it is far from one."""
     found, rest = [], text
     for signs, name in ((CURRENCIES, "a currency sign"), ("%", "a percent sign")):
         if any(sign in rest for sign in signs):
@@ -47,7 +47,7 @@ def oddity(text: str) -> tuple[str, str] | None:
 
 
 def two_readings(cells: Iterable[str]) -> tuple[str, str, str] | None:
-    """The first cell with a comma, and what it may mean, if no cell tells: 1,234 may be 1.234, or 1234."""
+    """The first cell with a comma, if all may be read in two ways: 1.234, or 1234."""
     with_comma = [cell for cell in cells if "," in cell]
     if not with_comma or not all(map(TWO_READINGS.fullmatch, with_comma)):
         return None

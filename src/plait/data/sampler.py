@@ -15,7 +15,7 @@ ABOVE = LONGEST + 1  # number * ABOVE + length sorts by the number first, and th
 
 
 def longest_first(lengths: Tensor, rows: int) -> Iterator[Tensor]:
-    """The numbers of all sequences, longest first, about so many rows at a time: to evaluate them."""
+    """The numbers of all sequences, about so many rows at a time."""
     order = lengths.argsort(descending=True, stable=True)
     counts = torch.bincount((lengths[order].cumsum(0) - 1) // rows)
     yield from (some for some in order.split(counts.tolist()) if len(some))
@@ -30,9 +30,9 @@ class Sampler(data.Sampler[list[int]]):
     boundaries: a batch is drawn from one bucket (see plait.data.buckets). What does not fill a batch moves up into the
         next bucket, so that only the very last batch may be smaller.
     pool: that many batches' worth of random sequences are sorted by length before they are cut into batches.
-    rank, ranks: `batch` sequences are drawn for all ranks together, and this rank has its part of them: as many as the
+    rank, ranks: `batch` sequences are drawn for all ranks together, and this rank has its share of them: as many as the
         others, or one more, and about as many tokens. Batches and positions are the same for any number of ranks. If
-        the last batch has fewer sequences than there are ranks, some ranks have none of it: an empty part.
+        the last batch has fewer sequences than there are ranks, some ranks have none of it: an empty share.
 
     Iterating begins at `epoch` and `position` and counts on, so what is left early goes on there; after an epoch's end
     the next one follows, in a new order. Workers (num_workers > 0) draw batches ahead, and `position` is then ahead of
@@ -88,7 +88,7 @@ class Sampler(data.Sampler[list[int]]):
         return (self.size + self.batch - 1) // self.batch  # the last may be smaller
 
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
-        """The epoch's batches of indices from that position on; one of them may be smaller."""
+        """The epoch's batches of indices from that position on."""
         self.check(epoch, position)
         generator = torch.Generator("cpu").manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(self.size, generator=generator, device="cpu")  # (size,)
@@ -97,11 +97,11 @@ class Sampler(data.Sampler[list[int]]):
             where = torch.arange(self.size, device="cpu")
             order = order[(where // self.together * ABOVE + self.sort_by[order]).argsort(stable=True)]
             turns = torch.randperm(len(self), generator=generator, device="cpu").tolist()
-        parts = order.split(self.batch)
-        yield from (self.part(parts[k], self.rank, self.ranks) for k in turns[position:])
+        batches = order.split(self.batch)
+        yield from (self.share(batches[k], self.rank, self.ranks) for k in turns[position:])
 
-    def part(self, indices: Tensor, rank: int, ranks: int) -> Tensor:
-        """What a rank has of a batch: it is dealt out from the longest on, to ranks 0 1 2 2 1 0 0 1 2 and so forth."""
+    def share(self, indices: Tensor, rank: int, ranks: int) -> Tensor:
+        """A rank's share of a batch, dealt out from the longest on: 0 1 2 2 1 0 ..."""
         if ranks == 1:
             return indices
         if self.lengths is not None:
@@ -110,7 +110,7 @@ class Sampler(data.Sampler[list[int]]):
         return indices[torch.minimum(turn, 2 * ranks - 1 - turn) == rank]
 
     def length_of(self, indices: Tensor | Sequence[int]) -> int:
-        """What to pad a batch to: the first boundary not below its longest; without boundaries, that longest itself."""
+        """What to pad a batch to."""
         if self.lengths is None:
             raise PlaitError(f"{self.size} sequences of no known length: give one length for each.")
         longest = int(self.lengths[torch.as_tensor(indices, device="cpu")].max())
@@ -123,7 +123,7 @@ class Sampler(data.Sampler[list[int]]):
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch to iterate over next, from its beginning; to go on inside one, load a state after this."""
+        """The epoch to iterate over next, from its beginning."""
         self.load_state_dict({"epoch": epoch, "position": 0})
 
     def state_dict(self) -> dict[str, int]:

@@ -19,29 +19,25 @@ PARTS = ("train", "valid", "test")
 LARGEST = 1e150  # of a value, so that its square is a number, too
 
 
-class Found(NamedTuple):
-    """Sequences as they were read."""
-
+class RawSequences(NamedTuple):
     rows: Sequence[Rows]  # (T, D) each
     labels: Sequence[str] | None  # None if there are none, as in new data
     names: Sequence[str]  # what a message or a result calls each of them
 
-    def where(self, chosen: Sequence[int] | NDArray[np.int64]) -> "Found":
+    def where(self, chosen: Sequence[int] | NDArray[np.int64]) -> "RawSequences":
         labels = None if self.labels is None else [self.labels[k] for k in chosen]
-        return Found([self.rows[k] for k in chosen], labels, [self.names[k] for k in chosen])
+        return RawSequences([self.rows[k] for k in chosen], labels, [self.names[k] for k in chosen])
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a file or a folder holds."""
-
     name: str
     columns: Sequence[str]  # (D,)
-    parts: Mapping[str, Found]  # train; test, if the data say which sequences are for the test
+    parts: Mapping[str, RawSequences]  # train; test, if the data say which sequences are for the test
     origin: str = ""  # what has made the numbers, if new ones must be made in the same way
 
     def in_order(self, columns: Sequence[str], like: str) -> "Source":
-        """With its columns in this order: that of other data, which have the same. like: what those are called."""
+        """With its columns in the order of other data. like: what those are called"""
         if list(self.columns) == list(columns):
             return self
         if len(self.columns) != len(columns):
@@ -57,14 +53,12 @@ class Source:
         parts = {p: f._replace(rows=[r[:, order] for r in f.rows]) for p, f in self.parts.items()}
         return replace(self, columns=columns, parts=parts)
 
-    def together(self) -> Found:
-        """All parts, one after the other."""
+    def all_parts(self) -> RawSequences:
         found = list(self.parts.values())
         labels = None if any(f.labels is None for f in found) else [label for f in found for label in f.labels or ()]
-        return Found([r for f in found for r in f.rows], labels, [n for f in found for n in f.names])
+        return RawSequences([r for f in found for r in f.rows], labels, [n for f in found for n in f.names])
 
     def only(self, classes: Sequence[str]) -> "Source":
-        """The sequences of some classes."""
         if any(found.labels is None for found in self.parts.values()):
             raise PlaitError(f"{self.name} has no labels: expected one for each sequence.")
         known = {label for found in self.parts.values() for label in found.labels or ()}
@@ -78,15 +72,12 @@ class Source:
         return replace(self, parts=chosen)
 
 
-# --- what is wrong with them ------------------------------------------------------------------------------------------
+# --- what is wrong with them
 TO_DO = "use --missing interpolate, or put it in"
 
 
-def check_rows(source: Source, found: Found, missing: str, todo: str = TO_DO) -> Found:
-    """Every sequence has steps, and every number is one: what is missing is put in, if the user says so.
-
-    todo: about numbers that are missing
-    """
+def check_rows(source: Source, found: RawSequences, missing: str, todo: str = TO_DO) -> RawSequences:
+    """Every sequence has steps, every number is finite. todo: about missing ones"""
     if missing not in MISSING:
         raise unknown("--missing", missing, MISSING)
     if not found.rows:
@@ -120,9 +111,7 @@ def check_rows(source: Source, found: Found, missing: str, todo: str = TO_DO) ->
 
 
 def interpolated(rows: Rows, gaps: NDArray[np.bool_]) -> Rows:
-    """A straight line from the number before to the one after; at the ends, the nearest. A column of a sequence that
-    has none stays as it is: it gets the mean over the training part, when that is known.
-    """
+    """Linear in between; a column without numbers stays as it is."""
     steps, rows = np.arange(len(rows)), rows.copy()
     for d in np.flatnonzero(gaps.any(0)):
         gap = gaps[:, d]
@@ -132,7 +121,7 @@ def interpolated(rows: Rows, gaps: NDArray[np.bool_]) -> Rows:
 
 
 def check_labels(source: Source) -> list[str]:
-    """Every sequence has a label, and there are two classes or more -> the classes, in order"""
+    """Every sequence has a label, and there are two classes or more -> the classes"""
     for part, found in source.parts.items():
         if found.labels is None:
             raise PlaitError(f"{source.name} has no labels in its {part} part: expected one for each sequence.")
@@ -169,7 +158,7 @@ def by_number(label: str) -> tuple[float, str]:
     return value if math.isfinite(value) else math.inf, label
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts
 def stratified(labels: Sequence[str], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A seeded part with about the same share of each class -> the numbers of those that stay, and of those in it.
 
@@ -190,7 +179,7 @@ def stratified(labels: Sequence[str], share: float, seed: int) -> tuple[NDArray[
 
 @dataclass(frozen=True)
 class Scale:
-    """Per column: fitted on the training part alone."""
+    """Per column; fitted on the training part alone."""
 
     mean: NDArray[np.float64]  # (D,)
     std: NDArray[np.float64]  # (D,)
@@ -206,7 +195,7 @@ class Scale:
         return cls(mean, np.where(std > noise, std, 1.0))
 
     def apply(self, rows: Rows) -> NDArray[np.float32]:
-        """What is missing becomes 0, the mean over the training part; what is far too large, infinite."""
+        """Missing numbers become 0, the mean of the training part."""
         scaled = (rows - self.mean) / self.std
         with np.errstate(over="ignore"):
             return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
@@ -222,7 +211,7 @@ class Sequences:
     names: Sequence[str]  # (n,)
 
     @classmethod
-    def of(cls, found: Found, scale: Scale, classes: Sequence[str]) -> "Sequences":
+    def of(cls, found: RawSequences, scale: Scale, classes: Sequence[str]) -> "Sequences":
         rows = np.concatenate([scale.apply(r) for r in found.rows])
         if not np.isfinite(rows).all():
             k = next(k for k, r in enumerate(found.rows) if not np.isfinite(scale.apply(r)).all())
@@ -243,7 +232,6 @@ class Sequences:
         return self.starts.diff()
 
     def where(self, indices: Tensor) -> "Sequences":
-        """Some of them."""
         lengths = self.lengths[indices]
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         within = torch.arange(int(starts[-1])) - starts[:-1].repeat_interleave(lengths)
@@ -251,7 +239,7 @@ class Sequences:
         return Sequences(rows, starts, self.labels[indices], [self.names[k] for k in indices.tolist()])
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Layout]:
-        """The rows of some sequences (N, D), and their layout: dense if they are equally long."""
+        """The rows of some sequences (N, D), and their layout."""
         starts, lengths = self.starts[indices], self.starts[indices + 1] - self.starts[indices]
         T = int(lengths[0])
         if bool((lengths == T).all()):

@@ -42,24 +42,23 @@ class Series:
         return file.getvalue()
 
     def labels_ahead(self, steps: int) -> list[str]:
-        """Labels for the steps that follow: months and days are counted on, anything else is +1, +2, ..."""
+        """Months and days are counted on, anything else is +1, +2, ..."""
         return dates_ahead(self.labels[-2:], steps) or [f"+{k + 1}" for k in range(steps)]
 
 
 def airline() -> Series:
-    """Monthly totals of airline passengers in thousands, 1949 to 1960: Box, Jenkins and Reinsel, Series G."""
+    """Airline passengers in thousands, 1949 to 1960: Box, Jenkins and Reinsel, Series G."""
     return parse((files(__package__) / "airline.csv").read_text(), "airline", None, "error")
 
 
 def read(path: str, column: str | None = None, missing: str = "error") -> Series:
-    """A column of numbers from a CSV file (comma, semicolon or tab; with or without a header)."""
     with reading(path, EXPECTED):
         content = contents(Path(path), EXPECTED, MOST_BYTES)
     return parse(decoded(content, path), path, column, missing)
 
 
 def reopen(content: bytes, path: str, name: str) -> Series:
-    """What `as_csv` wrote, from the file at `path`: the labels, and the values under the name of their column."""
+    """What `as_csv` wrote, from the file at `path`."""
     rows = list(enumerate(cells_of(decoded(content, path), path, ","), 1))
     if any(len(row) != 2 for _, row in rows) or len(rows) < 2:
         raise PlaitError(f"{path} is damaged: expected rows of a label and a value; restore it, or train again.")
@@ -107,7 +106,7 @@ def column_index(name: str, header: list[str], rows: Rows, column: str | None, d
 
 
 def misfit(rows: Rows, k: int, numbers: int) -> str | None:
-    """What is wrong with a column whose cells, those that have anything in them, are numbers or nearly so."""
+    """What is wrong with a column whose cells are numbers, or nearly so."""
     filled = [(row, cells[k]) for row, cells in rows if cells[k]]
     odd = [(row, cell, found) for row, cell in filled if (found := oddity(cell))]
     if not filled or 2 * (numbers + len(odd)) <= len(filled):
@@ -152,11 +151,8 @@ def interpolated(name: str, column: str, values: list[float | None]) -> list[flo
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A network learns the change from one season earlier, in units of its spread; of logarithms, where growth is.
-
-    Fitted on the training part alone.
-    """
+class SeasonalScale:
+    """The change from one season earlier, scaled; of logarithms, if log."""
 
     season: int
     log: bool
@@ -164,7 +160,7 @@ class Scale:
     std: float
 
     @classmethod
-    def fit(cls, values: Values, season: int, log: bool) -> "Scale":
+    def fit(cls, values: Values, season: int, log: bool) -> "SeasonalScale":
         plain = cls(season, log, 0.0, 1.0).apply(values)
         mean, std = float(plain.mean()), float(plain.std())
         noise = 1e-9 * float(np.abs(np.log(values) if log else values).max())  # what rounding leaves of equal changes
@@ -175,7 +171,7 @@ class Scale:
         return (z[self.season :] - z[: -self.season] - self.mean) / self.std
 
     def extend(self, values: Values, changes: Values) -> Values:
-        """The values that follow `values`, from their scaled changes: (n,), (h,) -> (h,)"""
+        """The values after `values`, from scaled changes: (n,), (h,) -> (h,)"""
         z = list(np.log(values[-self.season :]) if self.log else values[-self.season :])
         for change in changes:
             z.append(z[-self.season] + change * self.std + self.mean)

@@ -11,14 +11,11 @@ from .dates import moment
 from .numbers import number, oddity
 
 Rows = list[tuple[int, list[str]]]  # each with its number in the file
-MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes fifty times the memory of a number
+MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**28, 20_000_000, 10_000  # a cell takes much memory
 
 
 def read_table(text: str, name: str, expected: str, *, named: bool = False) -> tuple[list[str], Rows, str]:
-    """The names of the columns (or their numbers), the rows below them, and what may stand before a fraction.
-
-    named: the first row has the names, whatever they look like.
-    """
+    """-> names of the columns, rows, decimal signs. named: in the first row"""
     rows, delimiter = cut_up(text, name, expected)
     decimal = "." if delimiter == "," else ",."  # where the comma does not divide cells, it may be a decimal one
     has_header = named or is_header(rows, decimal)
@@ -38,9 +35,7 @@ def read_table(text: str, name: str, expected: str, *, named: bool = False) -> t
 
 
 def is_header(rows: Rows, decimal: str) -> bool:
-    """Whether the first row names the columns. A name may be nearly a number (5%, 95%), if another one is a word, and
-    nothing like it is below.
-    """
+    """Whether the first row names the columns. A name may look like a number (5%)."""
     first, below = rows[0][1], [row[0] for _, row in rows[1:]]
     word = first[0] and number(first[0], decimal) is None and not moment(first[0])
     if word and below and moment(below[0]) and moment(below[-1]):  # such as date,2020 above dates and numbers
@@ -54,7 +49,7 @@ def is_header(rows: Rows, decimal: str) -> bool:
 
 
 def cut_up(text: str, name: str, expected: str) -> tuple[Rows, str]:
-    """The rows, without comments and blank ends; and what divides their cells."""
+    """The rows, without comments and blank ends, and the delimiter."""
     lines = (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
     first = next(lines, "")
     delimiter = next((d for d in "\t;" if d in first), ",")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import PlaitError, between, unknown
+from .containers import container, is_container
 from .files import contents, decoded, reading
-from .places import is_place, place
 
 EOS, UNK = "<eos>", "<unk>"
 ENDS = {"word": EOS, "char": "\n"}  # the token that ends a line, by level
@@ -25,8 +25,8 @@ PART_OF = {**{part: part for part in PARTS}, "validation": "valid", "val": "vali
 TEXT_SUFFIXES = (".txt", ".text", ".tokens", ".raw", ".md", ".rst")
 EXPECTED = "expected a text file, a folder or a zip"
 LIMIT = 4 * 2**30  # bytes of text in a file, or in a zip
-FEWEST = 20  # lines (or words, or characters) that a text must have to be cut: a twentieth of them is one
-PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # where a line, a word, a character begins; blank ones do not count
+FEWEST = 20  # lines, words or characters that a text must have to be cut
+PIECES = (r"(?m)^[^\S\n]*\S", r"\S+", r"\S")  # where a line, a word, a character begins
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Texts:
 
 
 def read(path: str, validation: float = 0.05, test: float = 0.05) -> Texts:
-    """The parts that a folder or a zip names; those that it does not name are cut from the end of the text."""
+    """The parts that a container names; others are cut from the end."""
     if not (validation > 0 and test > 0 and validation + test < 1):
         raise PlaitError(f"validation {validation} and test {test}: expected shares above 0 whose sum is below 1.")
     if not path:
         raise PlaitError(f"The path is empty: {EXPECTED}.")
     with reading(path, EXPECTED):
-        if is_place(Path(path)):
-            parts = from_place(Path(path))
+        if is_container(Path(path)):
+            parts = from_container(Path(path))
         else:
             parts = {"train": decoded(contents(Path(path), EXPECTED, LIMIT), path)}
     for part, text in parts.items():
@@ -55,16 +55,15 @@ def read(path: str, validation: float = 0.05, test: float = 0.05) -> Texts:
     return Texts(Path(path).absolute().name, {part: parts[part] for part in PARTS})
 
 
-def from_place(path: Path) -> dict[str, str]:
-    """The parts in a folder or a zip."""
-    with place(path, EXPECTED, "text", LIMIT) as found:
+def from_container(path: Path) -> dict[str, str]:
+    with container(path, EXPECTED, "text", LIMIT) as found:
         parts = by_part(found.names, path)
         found.check(name for names in parts.values() for name in names)
         return joined(parts, lambda name: decoded(found.read(name), found.called(name)))
 
 
 def by_part(names: Iterable[str], where: Path) -> dict[str, list[str]]:
-    """The text files of each part, in the order of their names; if no name has a part in it, all are to train on."""
+    """The text files of each part; without any, all are to train on."""
     names = list(names)
     texts = [name for name in names if PurePosixPath(name).suffix.lower() in TEXT_SUFFIXES]
     if not texts:
@@ -82,7 +81,7 @@ def by_part(names: Iterable[str], where: Path) -> dict[str, list[str]]:
 
 
 def part_of(name: str, where: Path) -> str | None:
-    """The part that is a word of the file's name, or else of its folder's, or of the folder's above."""
+    """The part that is a word of the file's name, or else of a folder's above it."""
     for step in reversed(PurePosixPath(name).parts):
         found = {PART_OF[word] for word in re.split(r"[\W_]+", step.lower()) if word in PART_OF}
         if len(found) > 1:
@@ -93,17 +92,15 @@ def part_of(name: str, where: Path) -> str | None:
 
 
 def joined(parts: Mapping[str, Iterable[str]], load: Callable[[str], str]) -> dict[str, str]:
-    """Each part's files one after another; no line reaches from one into the next."""
     return {part: "".join(ended(load(name)) for name in names) for part, names in parts.items()}
 
 
 def ended(text: str) -> str:
-    """The text, with a line end after its last line as well."""
     return text if text.endswith("\n") or not text else text + "\n"
 
 
 def cut(text: str, name: str, shares: dict[str, float]) -> dict[str, str]:
-    """Cuts the shares off the end of a text: between its lines if they are enough, else its words, or characters."""
+    """Cuts shares off the end: between lines, else words, or characters."""
     pieces = (array("q", (piece.start() for piece in re.finditer(kind, text))) for kind in PIECES)
     starts = next((starts for starts in pieces if len(starts) >= FEWEST), None)
     if starts is None:
@@ -118,7 +115,7 @@ def cut(text: str, name: str, shares: dict[str, float]) -> dict[str, str]:
 
 
 def sentences(text: str) -> Iterator[list[str]]:
-    """The words of each line that has any, and EOS; an EOS written in the text ends a line as well."""
+    """The words of each line, and EOS; an EOS in the text ends a line as well."""
     if EOS in text:
         text = re.sub(rf"(?<!\S){EOS}(?!\S)", "\n", text)
     for line in text.split("\n"):
@@ -142,7 +139,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by number, the most frequent first; UNK and the end of a line are always among them."""
+    """Tokens by number, the most frequent first, with UNK and the end of a line."""
 
     words: Sequence[str]
     level: str  # word or char
@@ -155,7 +152,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, text: str, level: str, min_count: int = 1) -> "Vocabulary":
-        """The tokens that are in the training text at least min_count times, by their count and the alphabet."""
+        """The tokens that the training text has at least min_count times."""
         between("min_count", min_count, 1, 10**9)
         special = {UNK, end_of(level)}
         counts = Counter(ended(text) if level == "char" else (word for line in sentences(text) for word in line))

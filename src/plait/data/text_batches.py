@@ -18,7 +18,7 @@ Batch = tuple[Tensor, Layout]  # positions (N,)
 
 
 class Streams:
-    """The text cut into B pieces, read side by side, `steps` tokens at a time; nothing of it is left out."""
+    """The text in B streams, read side by side, `steps` tokens at a time."""
 
     def __init__(self, tokens: int, B: int, steps: int) -> None:
         shorter, longer = divmod(tokens, B)  # the first `longer` streams have one token more
@@ -32,12 +32,10 @@ class Streams:
         return int((self.lengths[0] + self.steps - 1) // self.steps)
 
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
-        """The numbers of the pieces of time, in their order."""
         for k in range(position, len(self)):
             yield torch.tensor([k], device="cpu")
 
     def count(self, indices: Tensor) -> int:
-        """Tokens of a batch, in all streams."""
         return int((self.lengths - int(indices) * self.steps).clamp(0, self.steps).sum())
 
     def batch(self, indices: Tensor, columns: slice = slice(None)) -> Batch:
@@ -54,23 +52,21 @@ class Streams:
 
 
 def grouped(how: str, lengths: Lengths, batch: int, seed: int) -> Sampler:
-    """Sentences in batches as the command line says: pool:50, or what buckets.parse knows."""
+    """Sentences in batches: pool:50, or what buckets.parse knows."""
     if pool := POOL.fullmatch(how):
         return Sampler(lengths, batch, seed, pool=int(pool[1]))
     return Sampler(lengths, batch, seed, boundaries=parse(how, lengths, batch))
 
 
 def columns(B: int, rank: int, ranks: int) -> slice:
-    """The streams of a rank."""
     return slice(B * rank // ranks, B * (rank + 1) // ranks)
 
 
 def before(ids: Tensor, end: int) -> Tensor:
-    """For each token the one before it; before the first there is an end."""
     return torch.cat([ids.new_tensor([end]), ids[:-1]])
 
 
 def sentences(starts: Tensor, indices: Tensor) -> Batch:
-    """These sentences, of those that begin at `starts` and end where the next one begins."""
+    """Those that begin at `starts` and end where the next one begins."""
     layout = Layout.of_lengths(starts[indices + 1] - starts[indices])
     return starts[indices][layout.sequence] + layout.step, layout

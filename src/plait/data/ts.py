@@ -10,15 +10,15 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ..errors import PlaitError
+from .containers import Container
 from .files import decoded
-from .places import Place
-from .sequences import Found, Rows, Source
+from .sequences import RawSequences, Rows, Source
 
 WORDS = {"true": True, "false": False}
 PART = re.compile(r"(?i)(.*?)_(train|test)\.ts")
 
 
-def parse(content: bytes, where: str) -> tuple[Found, int]:
+def parse(content: bytes, where: str) -> tuple[RawSequences, int]:
     """-> the sequences, and their number of dimensions"""
     header, classes, dimensions = dict[str, str](), list[str](), 0
     rows, labels, names = list[Rows](), list[str](), list[str]()
@@ -37,24 +37,24 @@ def parse(content: bytes, where: str) -> tuple[Found, int]:
                 name, *value = line[1:].split(maxsplit=1) or [""]
                 header[name.lower()] = value[0].strip() if value else ""
             continue
-        parts = line.split(":")
+        fields = line.split(":")
         if classes:
-            *parts, label = parts
-            if not parts:
+            *fields, label = fields
+            if not fields:
                 raise PlaitError(f"{at}: it has no label; expected dimensions, divided by :, and a label at the end.")
             if (label := label.strip()) not in classes:
                 known = f"{' '.join(classes):.60}"
                 raise PlaitError(f"{at}: class '{label:.40}' is not in the header's @classLabel ({known}).")
             labels.append(label)
-        rows.append(sequence(parts, at))
-        dimensions = dimensions or len(parts)
-        if len(parts) != dimensions:
-            raise PlaitError(f"{at}: it has {len(parts)} dimensions, and the first sequence has {dimensions}.")
+        rows.append(sequence(fields, at))
+        dimensions = dimensions or len(fields)
+        if len(fields) != dimensions:
+            raise PlaitError(f"{at}: it has {len(fields)} dimensions, and the first sequence has {dimensions}.")
         names.append(f"line {number}")
     if not is_data:
         raise PlaitError(f"{where} has no line @data: expected a .ts file of the UEA or UCR archive.")
     check_promises(header, rows, dimensions, where)
-    return Found(rows, labels if classes else None, names), dimensions
+    return RawSequences(rows, labels if classes else None, names), dimensions
 
 
 def check_header(header: dict[str, str], where: str) -> list[str]:
@@ -94,11 +94,11 @@ def check_promises(header: dict[str, str], rows: list[Rows], dimensions: int, wh
         )
 
 
-def sequence(parts: list[str], at: str) -> Rows:  # (T, D)
+def sequence(fields: list[str], at: str) -> Rows:  # (T, D)
     columns = []
-    for d, part in enumerate(parts, 1):
+    for d, values in enumerate(fields, 1):
         try:
-            cells = part.replace("?", "nan").split(",") if part.strip() else []
+            cells = values.replace("?", "nan").split(",") if values.strip() else []
             columns.append(np.array(cells, np.float64))
         except ValueError as e:
             raise PlaitError(f"{at}, dimension {d}: {e}; expected numbers, divided by commas.") from None
@@ -110,20 +110,20 @@ def sequence(parts: list[str], at: str) -> Rows:  # (T, D)
     return np.stack(columns, 1)
 
 
-def read(place: Place, name: str, *, alone: bool = False) -> Source:
-    """One file, with the test part that lies beside NAME_TRAIN.ts, unless it is wanted alone."""
+def read(inside: Container, name: str, *, alone: bool = False) -> Source:
+    """One file, with the test part beside NAME_TRAIN.ts, unless alone."""
     files, found = {"train": name}, PART.fullmatch(name)
     if found and found[2].lower() == "train" and not alone:
-        beside = (n for n in place.names if (m := PART.fullmatch(n)) and m[1] == found[1] and m[2].lower() == "test")
+        beside = (n for n in inside.names if (m := PART.fullmatch(n)) and m[1] == found[1] and m[2].lower() == "test")
         if test := next(beside, None):
             files["test"] = test
-    place.check(files.values())
+    inside.check(files.values())
     parts, width = {}, 0
     for part, file in files.items():
-        parts[part], D = parse(place.read(file), place.called(file))
+        parts[part], D = parse(inside.read(file), inside.called(file))
         width = width or D
         if width != D:
-            raise PlaitError(f"{place.called(file)} has {D} dimensions, and {place.called(name)} has {width}.")
+            raise PlaitError(f"{inside.called(file)} has {D} dimensions, and {inside.called(name)} has {width}.")
     title = PurePosixPath(found[1] if found else name).name.removesuffix(".ts")
     return Source(title, [str(d + 1) for d in range(width)], parts)
 

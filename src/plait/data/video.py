@@ -35,14 +35,12 @@ def is_video(path: Path) -> bool:
 
 
 def holds_videos(path: Path) -> bool:
-    """A video, or a folder with videos in it, or in its folders."""
     if path.is_dir():
         return any(is_video(p) for pattern in ("*", "*/*") for p in path.glob(pattern))
     return path.suffix.lower() in SUFFIXES
 
 
 def by_class(folder: Path) -> list[Clip]:
-    """The clips in the folders of a folder, by the names of both."""
     with reading(str(folder), EXPECTED):
         clips = in_folders(folder)
         if not clips:
@@ -53,7 +51,7 @@ def by_class(folder: Path) -> list[Clip]:
 
 
 def all_in(path: Path) -> list[Clip]:
-    """A video, or all in a folder and its folders: new ones, of which the class need not be known."""
+    """A video, or all in a folder and its folders."""
     with reading(str(path), EXPECTED):
         if not path.is_dir():
             return [Clip(path, "")]
@@ -67,7 +65,7 @@ def in_folders(folder: Path) -> list[Clip]:
 
 
 def with_parts(clips: Sequence[Clip], splits: str, number: int) -> list[Clip]:
-    """As HMDB51 does it: for each class a file CLASS_test_splitN.txt, with a line CLIP 1 (train), 2 (test) or 0."""
+    """HMDB51's files CLASS_test_splitN.txt, with lines CLIP 1 (train), 2 (test) or 0."""
     folder, found = Path(splits), list[Clip]()
     for label in dict.fromkeys(clip.label for clip in clips):
         file = folder / f"{label}_test_split{number}.txt"
@@ -90,7 +88,6 @@ def with_parts(clips: Sequence[Clip], splits: str, number: int) -> list[Clip]:
 
 
 def frames_of(path: Path, most: int, size: int) -> Frames:
-    """The first frames of a video, as squares."""
     import av  # an extra
 
     found = []

@@ -14,7 +14,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative: max|a - b| 
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """max|found - expected| / max|expected|; against zeros, the plain difference. Other shapes and NaN: infinite."""
+    """max|found - expected| / max|expected|; other shapes and NaN: infinite."""
     if found.shape != expected.shape:
         return float("inf")
     if not expected.numel():
@@ -36,7 +36,7 @@ def outputs_and_gradients(
     lengths: Tensor | None = None,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """All that a layer computes: outputs, last states, and a random loss's gradients for inputs and parameters."""
+    """Outputs, last states, and the gradients of a random loss."""
     data = (x.data if isinstance(x, PackedSequence) else x).detach().requires_grad_()
     given: Any = x._replace(data=data) if isinstance(x, PackedSequence) else data
     states = None if hx is None else [s.detach().requires_grad_() for s in hx]
@@ -56,7 +56,6 @@ def outputs_and_gradients(
 
 
 def deviation(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
-    """The largest relative difference, and where it is."""
     if found.keys() != expected.keys():
         raise ValueError(f"two layers with the same parameters were expected, not {list(found)} and {list(expected)}.")
     return max((relative(found[name], expected[name]), name) for name in expected)

@@ -24,7 +24,7 @@ from ..cells.ops import tensors as ops
 from ..cells.trace import CannotTrace, compiled, trace
 from ..engines import Layout, Needs, Weights
 from ..errors import PlaitError
-from ..layers.call import Call, differentiable
+from ..layers.call import Call
 from ..solvers import parse
 from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
 
@@ -64,18 +64,13 @@ class Skipped:
 
 
 class Rungs(list[Rung | Skipped]):
-    """As lines."""
-
     def __repr__(self) -> str:
         return "\n".join(map(str, self))
 
 
-# --- rung 1: derivatives -------------------------------------------------------------------------------------------
+# --- rung 1: derivatives
 def rule_deviation(op: str, generator: torch.Generator) -> float:
-    """One rule alone, on arguments that are all variables: no cell uses `sub` with a variable on the left.
-
-    Some of them are equal and some are 0: there a maximum and an absolute value have a kink.
-    """
+    """One rule alone; where arguments are equal or 0, there may be a kink."""
     graph = Graph()
     inputs, d = [graph.input(f"x{k}") for k in range(4)], graph.input("d")
     a, b, c, e = inputs
@@ -95,7 +90,6 @@ def rule_deviation(op: str, generator: torch.Generator) -> float:
 
 
 def spread(values: Sequence[Tensor | float], like: Sequence[Tensor]) -> list[Tensor]:
-    """Numbers as tensors."""
     return [v if isinstance(v, Tensor) else torch.full_like(e, v) for v, e in zip(values, like, strict=True)]
 
 
@@ -116,7 +110,7 @@ def derivative_deviation(cell: type[Cell], dt: int, generator: torch.Generator) 
     return worst(spread(found, expected), expected)
 
 
-# --- rung 2: an engine against the bare equations --------------------------------------------------------------------
+# --- rung 2: an engine against the bare equations
 def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Generator) -> float:
     H, I, batch_sizes = 3, 2, torch.tensor([3, 3, 2, 1])
     G, layout = len(cell.gates), Layout.ragged(batch_sizes)
@@ -140,18 +134,18 @@ def engine_deviation(cell: type[Cell], name: str, dt: int, generator: torch.Gene
     found = [rows, *final, back.x, *back.states, *(d for group in back.weights for d in group if d is not None)]
 
     inputs = [x, *state0, *(t for w in weights for t in w.tensors)]
-    call = Call(cell, name, layout, 2, bias=True, stateful=True)
+    call = Call(cell, name, layout, 2, bias=True, stateful=True, H=H)
     inputs = [t.clone().requires_grad_() for t in inputs]
-    outputs = differentiable(call, inputs[0], inputs[1:], dt)
+    outputs = call.differentiable(inputs[0], inputs[1:], dt=dt)
     expected = [*outputs, *torch.autograd.grad(outputs, inputs, (d_rows, *d_final))]
     return worst(found, expected)
 
 
-# --- rung 3: whole layers ----------------------------------------------------------------------------------------
+# --- rung 3: whole layers
 def layer_deviation(
     cell: type[Cell], engine: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> float:
-    """Two layers, both directions, dense and ragged, from a random state; with a projection, too, if it can be."""
+    """Two layers, both directions, dense and ragged, from a random state."""
     largest = 0.0
     projected = cell.mode in (None, "LSTM") and not trace(cell).reads_h  # torch has it for the LSTM alone
     for proj_size in (0, 2) if projected else (0,):
@@ -228,7 +222,7 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
         yield Rung(3, f"{what}, longer steps = step iterated", found, TOLERANCE[torch.float64])
 
 
-# --- one cell, a user's ----------------------------------------------------------------------------------------------
+# --- one cell, a user's
 def check_cell(cell: Any, seed: int = 0) -> Rungs:
     """Compares a cell's traced derivative with autograd's, every engine that can run it with its `step` iterated, and
     layers of it (two directions, dense and ragged) in every engine with engine `python`.
@@ -270,7 +264,6 @@ def cell_rungs(cell: type[Cell], generator: torch.Generator) -> Iterator[Rung | 
 
 
 def attempt(rung: int, what: str, deviation: Callable[[], float], tolerance: float) -> Rung | Skipped:
-    """The deviation, or why there is none."""
     try:
         return Rung(rung, what, deviation(), tolerance)
     except CannotTrace as e:

@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cut import Cut
     from .group import Lost
     from .mesh import Mesh
-    from .plan import Plan
     from .stack import Stack
 
-HOMES = {"Lost": "group", "Mesh": "mesh", "Plan": "plan", "Stack": "stack"}  # name -> the module that has it
-__all__ = ["Lost", "Mesh", "Plan", "Stack"]
+HOMES = {"Lost": "group", "Mesh": "mesh", "Cut": "cut", "Stack": "stack"}  # name -> the module that has it
+__all__ = ["Cut", "Lost", "Mesh", "Stack"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is first asked for: world.py and shape.py are read before torch is there."""
+    """Lazily: world.py and shape.py are read before torch is there."""
     if name in HOMES:
         value = globals()[name] = getattr(import_module(f".{HOMES[name]}", __name__), name)
         return value

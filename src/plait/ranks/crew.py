@@ -1,4 +1,4 @@
-"""Training by several processes: each runs the same loop, with its part of the batch, or of the layers."""
+"""Training by several processes: each runs the same loop, with its share of the batch, the layers or the steps."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from ..errors import PlaitError
 from ..layout import Layout
 from ..training.checkpoint import State
 from ..training.crew import Crew, Stepped, Wishes, clip
-from ..training.run import Run, go_on
+from ..training.network import Network
+from ..training.run import Run, resume_command
 from ..training.task import Task
-from ..training.tensors import packed, unpacked, with_prefix
+from ..training.tensors import dumps, loads, with_prefix
+from .collectives import broadcast_bytes, gather_bytes
+from .cut import Cut
 from .data import Server
 from .group import Group
-from .mesh import Mesh, Step
-from .plan import Plan
-from .stack import Network
-from .talk import gathered, told
+from .mesh import Mesh, ParallelStep
 
 SENT = Path("what another rank has sent")  # in place of a file
 FAR = 0x9E3779B97F4A7C15  # seeds of two ranks are this far from each other
@@ -37,25 +37,23 @@ class Staged(Protocol):
     def carry_on(self, state: Sequence[Tensor]) -> None: ...
 
 
-class Together(Crew):
-    """All ranks of a mesh. plan: how the layers are shared out, if they are."""
-
-    def __init__(self, group: Group, mesh: Mesh, task: Task, plan: Plan | None, seed: int) -> None:
+class MeshCrew(Crew):
+    def __init__(self, group: Group, mesh: Mesh, task: Task, cut: Cut | None, seed: int) -> None:
         self.group, self.mesh, self.seed, self.task = group, mesh, seed, task
         self.rank, self.is_first = group.world.rank, mesh.is_first
-        self.told_times = 0
+        self.validations = 0
         self.all = [p for p in task.model.parameters() if p.requires_grad]
-        self.parallel: Step | None = None
+        self.parallel: ParallelStep | None = None
         if mesh.shape.time > 1:
             mesh.split_time(task.model)
         if mesh.shape.layers > 1:
-            assert plan is not None
-            self.parallel = Step(mesh, network_of(task), plan)
+            assert cut is not None
+            self.parallel = ParallelStep(mesh, network_of(task), cut)
             self.reducer, self.way = self.parallel.reducer, self.parallel.way
         else:
             self.reducer, self.way = mesh.reducer(self.all)
             for p in self.all:
-                p.register_post_accumulate_grad_hook(self.reducer.ready)
+                p.register_post_accumulate_grad_hook(self.reducer.on_gradient)
 
     @property
     def like_rank(self) -> int:
@@ -63,7 +61,7 @@ class Together(Crew):
 
     # --- a step
     def step(self, task: Task, indices: Tensor, wish: Callable[[], Wishes]) -> Stepped:
-        with self.group.talking():
+        with self.group.guarded():
             total = task.count(indices)
             value = self.passes(task, indices, total)
             wishes = wish()
@@ -72,7 +70,6 @@ class Together(Crew):
             return Stepped(value, total, Wishes(stop > 0, save > 0))
 
     def passes(self, task: Task, indices: Tensor, total: int) -> float:
-        """Both passes -> this rank's part of the mean loss over the whole batch."""
         if self.parallel is not None and isinstance(task, Staged):
             inputs, targets, layout, state = task.rows(indices)
             loss, states = self.parallel.run(inputs, targets, layout, state, divisor=total)
@@ -83,9 +80,9 @@ class Together(Crew):
         value = 0.0
         mean, count = task.loss(indices)
         if count:
-            part = mean * (count / total)
-            part.backward()
-            value = part.item()
+            mine = mean * (count / total)
+            mine.backward()
+            value = mine.item()
         self.reducer.finish()
         return value
 
@@ -94,20 +91,20 @@ class Together(Crew):
             return 0.0  # the first rank has the sum of the gradients, and updates the weights
         if self.parallel is None:
             return clip(parameters, most)
-        with self.group.talking():
+        with self.group.guarded():
             return clip(self.parallel.parameters, most, self.parallel.norm())
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
-        with self.group.talking():
+        with self.group.guarded():
             self.reducer.update(optimizer)
 
     # --- what the first rank does for all
     def validate(self, task: Task, state: State) -> float | None:
         """The first rank validates with the whole network, while the others wait."""
-        with self.group.talking():
+        with self.group.guarded():
             self.collect_weights(state)
-        self.told_times += 1
-        key = f"validation/{self.told_times}"
+        self.validations += 1
+        key = f"validation/{self.validations}"
         if self.is_first:
             value = task.validate()
             self.group.store.set(key, "" if value is None else value.hex())
@@ -115,16 +112,16 @@ class Together(Crew):
         text = self.group.wait_for(0, key).decode()
         return float.fromhex(text) if text else None
 
-    def told(self, read: Callable[[], bytes]) -> bytes:
-        with self.group.talking():
-            return told(read() if self.is_first else b"", self.mesh.everyone)
+    def broadcast(self, read: Callable[[], bytes]) -> bytes:
+        with self.group.guarded():
+            return broadcast_bytes(read() if self.is_first else b"", self.mesh.everyone)
 
     def collect(self, state: State) -> None:
-        with self.group.talking():
+        with self.group.guarded():
             self.collect_weights(state)
             mine = {f"carried.{k}": t for k, t in self.task.carried().items()} | {"random": torch.get_rng_state()}
             mine |= {f"solver.{k}": t for k, t in solvers.state(self.task.model).items()}
-            found = [unpacked(SENT, c)[0] for c in gathered(packed(mine, {}), self.mesh.everyone)]
+            found = [loads(SENT, c)[0] for c in gather_bytes(dumps(mine, {}), self.mesh.everyone)]
         if found:
             state.random = {f"cpu@{r}": some["random"] for r, some in enumerate(found) if r}
             state.solvers = {
@@ -153,10 +150,10 @@ class Together(Crew):
         for p in self.parallel.parameters if self.mesh.stage else ():
             mine[f"{index[p]}."] = p.detach()
             mine |= {f"{index[p]}.{name}": t for name, t in optimizer.state.get(p, {}).items()}
-        content = packed(mine, {}) if mine else b""
+        content = dumps(mine, {}) if mine else b""
         parameters = list(self.task.model.parameters())
-        for other in gathered(content, self.mesh.group("layers"))[1:]:
-            for key, t in unpacked(SENT, other)[0].items():
+        for other in gather_bytes(content, self.mesh.group("layers"))[1:]:
+            for key, t in loads(SENT, other)[0].items():
                 k, _, name = key.partition(".")
                 if not name:
                     parameters[int(k)].data.copy_(t)
@@ -166,9 +163,7 @@ class Together(Crew):
                     optimizer.state[parameters[int(k)]][name] = t
 
     def restore(self, state: State) -> None:
-        """Of what all carry, this rank takes its layers and its streams. Its random numbers go on where they were; in a
-        rank that was not there before, they begin anew.
-        """
+        """This rank takes its layers and streams; random numbers continue, or begin anew."""
         carried, shape = self.task.carried(), self.mesh.shape
         if carried:
             first, count = 0, None
@@ -186,15 +181,15 @@ class Together(Crew):
                 torch.manual_seed((self.seed + self.rank // shape.time * FAR) % 2**63)
 
     def announce(self, run: Run) -> None:
-        """Should all be started again, they go on with this run; before it has its name, only if it gets it."""
+        """Should all be restarted, they resume this run."""
         mark = None if run.begun else (run.folder / "config.json").stat().st_ino
         self.group.lasting.set("run", json.dumps({"path": str(run.path.absolute()), "mark": mark}))
         if run.begun:
-            self.group.lasting.set("go_on", go_on(getattr(self.task, "name", ""), run.path))
+            self.group.lasting.set("resume_command", resume_command(getattr(self.task, "name", ""), run.path))
 
 
 def announced(group: Group) -> str | None:
-    """The run of the attempt before, if there was one, and it got that far."""
+    """The run of the attempt before, if it got that far."""
     if not group.lasting.check(["run"]):
         return None
     found = json.loads(group.lasting.get("run"))

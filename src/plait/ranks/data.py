@@ -1,14 +1,13 @@
-"""Data over ranks: every rank has a part of each batch, and the gradients of all ranks are added.
+"""Data over ranks: every rank has a share of each batch, and the gradients of all ranks are added.
 
 The loss of a rank is divided by the number of samples (or tokens) in the whole batch, so the sum of the gradients is
-their mean over real tokens. A rank that has no part of a batch adds zeros. Gradients are added from the top layer down,
+their mean over real tokens. A rank without a share of a batch adds zeros. Gradients are added from the top layer down,
 each as soon as it is there, in the same order on every rank.
 """
 
 import os
 import platform
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -18,18 +17,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import PlaitError
-from .memory import Memory, make_memory
-from .talk import new_group, tell_all
+from .collectives import all_gather_json, new_group
+from .shared_memory import SharedMemory, make_shared_memory
 
 GROUP = 1 << 20  # bytes of gradients that are added together, at least
 SPIN = 2e-3  # seconds of waiting without sleep
 NAP = 5e-5  # seconds
 LOOK = 0.1  # seconds of waiting between two looks at whether the others are still there
-STRONG = ("x86_64", "AMD64")  # processors on which a flag is seen only after what was written before it
+STRONG = ("x86_64", "AMD64")  # their stores are seen in order: a flag after the data that it announces
 
 
-class Reducer(ABC):
-    """Adds up the gradients of some parameters over a group of ranks."""
+class Reducer:
+    """Adds up gradients over ranks; this one, of a single rank, adds nothing."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
         self.order = list(reversed(parameters))  # from the top down
@@ -43,20 +42,17 @@ class Reducer(ABC):
         self.there.clear()
 
     def lend(self) -> None:
-        """Gives every parameter a gradient of zeros, for code that adds to it by itself."""
         for p in self.order:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
             else:
                 p.grad.zero_()
 
-    def ready(self, p: Tensor) -> None:
-        """This rank has the whole gradient of p."""
+    def on_gradient(self, p: Tensor) -> None:
         assert isinstance(p, nn.Parameter)
         self.there.add(p)
         self.advance()
 
-    @abstractmethod
     def advance(self) -> None:
         """Does what can be done by now, without waiting."""
 
@@ -64,7 +60,7 @@ class Reducer(ABC):
         """Every .grad becomes the sum over all ranks."""
         began = time.perf_counter()
         for p in self.order:
-            if p not in self.there:  # this rank had no part of the batch, or p had none in the loss
+            if p not in self.there:  # the batch was too small for this rank, or p is not in the loss
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
                 self.there.add(p)
@@ -72,22 +68,11 @@ class Reducer(ABC):
         self.complete()
         self.waited += time.perf_counter() - began
 
-    @abstractmethod
     def complete(self) -> None:
         """Waits for the rest."""
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
-
-
-class Single(Reducer):
-    """One rank has the whole batch: there is nothing to add."""
-
-    def advance(self) -> None:
-        """Its gradients are the sum."""
-
-    def complete(self) -> None:
-        """Nobody is waited for."""
 
 
 class AllReduce(Reducer):
@@ -109,10 +94,7 @@ class AllReduce(Reducer):
 
 
 class Server(Reducer):
-    """The first rank holds parameters and optimizer: gradients are pushed to it, weights are pulled from it.
-
-    It is the baseline that the others are compared with.
-    """
+    """A parameter server: gradients go to the first rank, weights come from it."""
 
     def advance(self) -> None:
         """Everything at the end."""
@@ -147,11 +129,11 @@ class Shared(Reducer):
         self,
         parameters: Sequence[nn.Parameter],
         group: dist.ProcessGroup,
-        memory: Memory,
+        memory: SharedMemory,
         between: dist.ProcessGroup | None = None,
         timeout: float = 60.0,
     ) -> None:
-        """group: the ranks of this host. between: those that have the same number on other hosts."""
+        """group: the ranks of this host. between: their like on other hosts"""
         super().__init__(parameters, group)
         self.memory, self.between, self.timeout, self.step = memory, between, timeout, 0
         sizes = [p.numel() for p in self.order]
@@ -178,10 +160,10 @@ class Shared(Reducer):
         for p, view in self.views.items():
             p.grad = view.zero_()
 
-    def ready(self, p: Tensor) -> None:
+    def on_gradient(self, p: Tensor) -> None:
         assert isinstance(p, nn.Parameter)
         self.move(p)
-        super().ready(p)
+        super().on_gradient(p)
 
     def move(self, p: nn.Parameter) -> None:
         view = self.views[p]
@@ -203,7 +185,6 @@ class Shared(Reducer):
             self.add(self.added)
 
     def add(self, g: int) -> None:
-        """The share of this rank in a group, over all slots."""
         mine = slice(*self.shares[g][self.rank : self.rank + 2])
         total = self.slots[self.rank][mine]
         if self.ranks == 2:
@@ -235,7 +216,7 @@ class Shared(Reducer):
                 if r != self.rank:
                     self.slots[self.rank][a:b] = self.slots[r][a:b]
         self.done[self.rank] = self.step
-        self.wait(self.done)  # else the optimizer, or a user, might write to a slot that others still read
+        self.wait(self.done)  # before the optimizer writes to a slot that others read
 
     def wait(self, flags: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         began = looked = time.perf_counter()
@@ -258,10 +239,10 @@ def shared(
     between: dist.ProcessGroup | None = None,
     timeout: float = 60.0,
 ) -> Shared | str:
-    """All ranks of the group, which are on one host, call this together. -> a reducer, or why there can be none."""
+    """Called by all ranks of one host together -> a reducer, or why there is none"""
     sizes, like = [p.numel() for p in parameters], parameters[0]
     flags = 2 * len(groups_of(sizes[::-1], GROUP // like.element_size())) + 1
-    memory = make_memory(sum(sizes), like.dtype, flags, group)
+    memory = make_shared_memory(sum(sizes), like.dtype, flags, group)
     return memory if isinstance(memory, str) else Shared(parameters, group, memory, between, timeout)
 
 
@@ -276,7 +257,6 @@ def why_not_shared(parameters: Sequence[nn.Parameter]) -> str | None:
 
 
 def groups_of(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:
-    """Consecutive parameters together, until they have so many numbers."""
     groups, first, count = [], 0, 0
     for k, size in enumerate(sizes, 1):
         count += size
@@ -289,16 +269,16 @@ def groups_of(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:
 def make_reducer(
     parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, way: str, hosts: Sequence[str], timeout: float
 ) -> tuple[Reducer, str]:
-    """All ranks of the group call this together. hosts: of each rank of the group. -> the reducer, and how it works."""
+    """All ranks of the group call it -> the reducer, and how it works"""
     if dist.get_world_size(group) == 1 or not parameters:  # one rank, or nothing of it is trained
-        return Single(parameters, group), "one rank"
+        return Reducer(parameters, group), "one rank"
     if way == "server":
         return Server(parameters, group), "a server"
     if way == "network":
         return AllReduce(parameters, group), "the network"
     names = list(dict.fromkeys(hosts))
     there = [[r for r, host in enumerate(hosts) if host == name] for name in names]  # per host
-    why = next(filter(None, tell_all(why_not_shared(parameters), group)), None)  # of any rank
+    why = next(filter(None, all_gather_json(why_not_shared(parameters), group)), None)  # of any rank
     if why is None and len({len(ranks) for ranks in there}) > 1:
         why = "the hosts have different numbers of data ranks"
     if why is None and len(there[0]) == 1:
@@ -312,7 +292,7 @@ def make_reducer(
             column = [ranks[mine.index(me)] for ranks in there]
             inner, between = (new_group([world[r] for r in ranks], timeout) for ranks in (mine, column))
         found = shared(parameters, inner, between, timeout)
-        reasons = tell_all(found if isinstance(found, str) else "", group)  # another host may have no memory
+        reasons = all_gather_json(found if isinstance(found, str) else "", group)  # another host may have no memory
         found = next(filter(None, reasons), found)
     if isinstance(found, Shared):
         return found, "shared memory" if len(names) == 1 else "shared memory and the network"

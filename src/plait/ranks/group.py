@@ -55,7 +55,7 @@ def join(world: World, timeout: float = 60.0, backend: str = "gloo", patience: f
         name = stores.interface(world.address)
         if backend == "gloo" and name is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        with group.talking():
+        with group.guarded():
             dist.init_process_group(
                 backend,
                 store=PrefixStore("group", group.store),
@@ -89,25 +89,23 @@ def connect(world: World, patience: float) -> TCPStore:
 
 
 def broken(error: BaseException) -> bool:
-    """Whether it says that ranks lost contact, and not that a call was wrong."""
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)
     )
 
 
 class Group:
-    """All ranks, seen from this one. `join` makes it; it is the default group of torch.distributed."""
+    """All ranks, seen from this one: torch's default group."""
 
     def __init__(self, world: World, store: TCPStore, heartbeat: Heartbeat, timeout: float) -> None:
         self.world, self.heartbeat, self.timeout = world, heartbeat, timeout
         self.store = stores.prefixed(store, world.secret, world.attempt)
-        self.lasting = stores.prefixed(store, world.secret, None)  # over restarts, where the launcher hosts the store
+        self.lasting = stores.prefixed(store, world.secret, None)  # kept over restarts
         self.hosts: list[str] = []  # of each rank
         self.pids: list[int] = []
 
     # --- coming
     def introduce(self, end: float, patience: float) -> None:
-        """Every rank tells its host and process, and waits until all have."""
         rank, size = self.world.rank, self.world.size
         if self.store.add(f"joined/{rank}", 1) > 1:
             raise PlaitError(
@@ -129,8 +127,8 @@ class Group:
 
     # --- talking
     @contextmanager
-    def talking(self) -> Iterator[None]:
-        """In this block ranks talk to each other. If contact is lost, Lost says with whom."""
+    def guarded(self) -> Iterator[None]:
+        """If contact is lost in this block, Lost says with whom."""
         try:
             yield
         except RuntimeError as e:
@@ -139,11 +137,11 @@ class Group:
             raise self.diagnose(e) from e
 
     def wait_for(self, rank: int, key: str) -> bytes:
-        """The value of a key that a rank will set, however long it takes, as long as its heart beats."""
+        """The value of a key that a rank will set, as long as its heart beats."""
         beat, since = -1, time.monotonic()
 
         def look(store: Store) -> tuple[bool, bytes | None, int]:
-            left = store.check([f"left/{rank}"])  # it sets the key before it leaves, so this is looked at first
+            left = store.check([f"left/{rank}"])  # before the key: it is set before a rank leaves
             return left, store.get(key) if store.check([key]) else None, int(store.get(f"beat/{rank}"))
 
         while True:
@@ -164,7 +162,7 @@ class Group:
 
     # --- losing
     def diagnose(self, error: BaseException) -> Lost:
-        """Who is to blame for a connection that broke: it neither beats, nor says that it leaves."""
+        """Who is to blame: it neither beats, nor says that it leaves."""
         try:
             self.note("left")
             silent = self.silent()
@@ -217,13 +215,13 @@ class Group:
         return Lost(f"{who} does not answer any more: it was killed, stopped, or its link was cut.")
 
     # --- leaving
-    def tell(self, sentence: str) -> None:
+    def report(self, sentence: str) -> None:
         """Why this rank ends, for the launcher and for the other ranks."""
         try:
             self.heartbeat.ask(lambda store: store.set(f"error/{self.world.rank}", sentence), WATCH)
             self.note("left")
         except Unanswered:
-            pass  # nobody is left to hear it: the error that is told here goes its own way
+            pass  # nobody is left to hear it
 
     def note(self, what: str) -> None:
         self.heartbeat.ask(lambda store: store.set(f"{what}/{self.world.rank}", "1"), WATCH)
@@ -233,7 +231,7 @@ class Group:
         return None if value is None else value.decode()
 
     def close(self, together: bool = True) -> None:
-        """Ends the group. together: not before all ranks are here; without it, at once, as after an error."""
+        """together: not before all ranks are here; else at once, as after an error"""
         try:
             if together:
                 self.leave_together()
@@ -243,7 +241,6 @@ class Group:
                 dist.destroy_process_group()
 
     def leave_together(self) -> None:
-        """The first rank goes last, for the store may be in its process."""
         try:
             self.note("done")
             self.wait_for_all("done")

@@ -23,7 +23,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, SubprocessContext, start_processes
 
 from . import store as stores
-from .ends import REFUSED, STOPPED, End, cause, last_line, says_itself, sentence
+from .exits import REFUSED, STOPPED, WorkerExit, cause, last_line, says_itself, sentence
 from .store import PrefixStore, TCPStore
 from .world import LOOPBACK
 
@@ -44,48 +44,44 @@ def launch(
     say: Callable[[str], None],
     module: str = "plait",
 ) -> int:
-    """Runs `python -m MODULE *argv` in as many processes as there are ranks -> the exit code: 0, 1, 2 or 130.
-
-    max_restarts: how often all are started again after one has failed. say: gets one line for each failure.
-    """
+    """Runs `python -m MODULE *argv` so many times -> the exit code"""
     secret = secrets.token_hex(16)
     store = stores.host(LOOPBACK, 0, timeout=60)
     lasting = stores.prefixed(store, secret, None)
-    with Ears() as ears:
+    with SignalCounter() as ears:
         for attempt in range(max_restarts + 1):
             with tempfile.TemporaryDirectory(prefix="plait-") as folder:
                 environment = make_environment(store, secret, attempt, ranks, threads)
-                command, told = [*safe_path(), "-m", module, *argv], stores.prefixed(store, secret, attempt)
-                workers = Workers(command, environment, Path(folder), told)
+                command, notes = [*safe_path(), "-m", module, *argv], stores.prefixed(store, secret, attempt)
+                workers = Workers(command, environment, Path(folder), notes)
                 try:
                     workers.watch(ears)
                 finally:
                     workers.kill()
-                ends = workers.ends()
-            first = next((end.code for end in ends if end.rank == 0), None)  # None: we killed it
+                exits = workers.exits()
+            first = next((e.code for e in exits if e.rank == 0), None)  # None: we killed it
             if os.isatty(2) and (first is None or first < 0):
                 os.write(2, SHOW_CURSOR)
-            if len(ends) == ranks and all(end.code == 0 for end in ends):
+            if len(exits) == ranks and all(e.code == 0 for e in exits):
                 return 0
-            root = cause(ends)
+            root = cause(exits)
             if ears.heard or root is None:
                 if first != STOPPED:
-                    say(f"stopped{go_on(lasting)}.")
+                    say(f"stopped{resume_command(lasting)}.")
                 return STOPPED
-            text = sentence(root, socket.gethostname(), read(told, "lost"))
+            text = sentence(root, socket.gethostname(), read(notes, "lost"))
             if root.code == REFUSED:
-                if not says_itself(ends):
-                    say(f"{text}{go_on(lasting)}.")
+                if not says_itself(exits):
+                    say(f"{text}{resume_command(lasting)}.")
                 return REFUSED
             if attempt < max_restarts:
                 say(f"{text}; starting again ({attempt + 1} of {max_restarts}).")
             else:
-                say(f"{text}{go_on(lasting)}.")
+                say(f"{text}{resume_command(lasting)}.")
     return 1
 
 
 def make_environment(store: TCPStore, secret: str, attempt: int, ranks: int, threads: int) -> list[dict[str, str]]:
-    """What each worker finds in its environment beside what is in ours."""
     common = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -101,7 +97,7 @@ def make_environment(store: TCPStore, secret: str, attempt: int, ranks: int, thr
 
 
 def safe_path() -> list[str]:
-    """The option with which Python does not look for modules in the folder that it is started in, unless we do."""
+    """Without the current folder in sys.path, unless this process has it."""
     return [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
 
 
@@ -109,22 +105,20 @@ def read(store: PrefixStore, key: str) -> str:
     return store.get(key).decode() if store.check([key]) else ""
 
 
-def go_on(lasting: PrefixStore) -> str:
-    command = read(lasting, "go_on")
+def resume_command(lasting: PrefixStore) -> str:
+    command = read(lasting, "resume_command")
     return f"; go on with {command}" if command else ""
 
 
-class Ears:
-    """Hears Ctrl-C and SIGTERM, and counts them."""
-
+class SignalCounter:
     def __init__(self) -> None:
         self.heard = 0
         self.before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Ears":
+    def __enter__(self) -> "SignalCounter":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                # A signal that is ignored stays so, but by a function: otherwise the workers would ignore it as well.
+                # ignored by a function, for workers would inherit SIG_IGN
                 ignored = signal.getsignal(number) is signal.SIG_IGN
                 self.before[number] = signal.signal(number, ignore if ignored else self.hear)
         return self
@@ -142,15 +136,12 @@ def ignore(number: int, frame: FrameType | None) -> None:
 
 
 class Workers:
-    """The processes of one attempt. The first one has the terminal; what the others print goes to files.
-
-    told: the keys of this attempt
-    """
+    """The processes of one attempt. The first one has the terminal."""
 
     def __init__(
-        self, argv: Sequence[str], environment: Sequence[dict[str, str]], folder: Path, told: PrefixStore
+        self, argv: Sequence[str], environment: Sequence[dict[str, str]], folder: Path, notes: PrefixStore
     ) -> None:
-        # It warns that a thread cannot have signal handlers, which is why there is a thread: the handlers are ours.
+        # it warns that a thread cannot have signal handlers: they are ours
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         ranks = range(len(environment))
         quiet = {rank: Std.ALL for rank in ranks if rank > 0}
@@ -164,11 +155,11 @@ class Workers:
                 logs_specs=DefaultLogsSpecs(str(folder), redirects=quiet),
             ).result()
         assert isinstance(context, SubprocessContext)  # what a command gets
-        self.context, self.told = context, told
+        self.context, self.notes = context, notes
         self.processes = {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
-        self.codes: dict[int, int] = {}  # of those that ended by themselves, in the order in which they did
+        self.codes: dict[int, int] = {}  # of those that ended by themselves, in order
 
-    def watch(self, ears: Ears) -> None:
+    def watch(self, ears: SignalCounter) -> None:
         """Until all have ended, or those that have not must be killed."""
         asked: set[int] = set()
         pressed = False
@@ -188,12 +179,11 @@ class Workers:
                 if failed:
                     grace = STOP_GRACE if ears.heard else 0 if min(failed) < 0 else GRACE
                     deadline = time.monotonic() + grace
-                elif ears.heard and self.codes:  # the others follow soon, or wait inside torch for one that is gone
+                elif ears.heard and self.codes:  # the others follow soon, or hang inside torch
                     deadline = time.monotonic() + LAST_GRACE
             time.sleep(LOOK)
 
     def look(self) -> bool:
-        """Whether one still runs."""
         for rank in sorted(self.running()):
             code = self.processes[rank].poll()
             if code is not None:
@@ -204,8 +194,8 @@ class Workers:
         return self.processes.keys() - self.codes.keys()
 
     def ask_to_stop(self, rank: int) -> None:
-        """With SIGINT. Python itself would answer that with a traceback, so one that does not listen yet is ended."""
-        if not self.told.check([f"left/{rank}"]):  # otherwise it ends anyway
+        """With SIGINT; without a handler it would print a traceback, and is ended."""
+        if not self.notes.check([f"left/{rank}"]):  # otherwise it ends anyway
             process = self.processes[rank]
             process.send_signal(signal.SIGINT if listens(process.pid) else signal.SIGTERM)
 
@@ -213,9 +203,11 @@ class Workers:
         self.look()
         self.context.close(signal.SIGKILL, 5)
 
-    def ends(self) -> list[End]:
-        """In order; those that we killed are not among them, for they say nothing about the cause."""
-        return [End(r, code, read(self.told, f"error/{r}"), self.last_line(r)) for r, code in self.codes.items()]
+    def exits(self) -> list[WorkerExit]:
+        """In order, without those that were killed here."""
+        return [
+            WorkerExit(r, code, read(self.notes, f"error/{r}"), self.last_line(r)) for r, code in self.codes.items()
+        ]
 
     def last_line(self, rank: int) -> str:
         path = self.context.stderrs[rank]
@@ -223,7 +215,7 @@ class Workers:
 
 
 def listens(pid: int) -> bool:
-    """Whether a process has a handler for SIGTERM by now. Python brings none, plait's comes with the one for SIGINT."""
+    """Whether a process handles SIGTERM, and so SIGINT, by now."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

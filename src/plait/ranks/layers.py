@@ -1,4 +1,4 @@
-"""Layers over ranks: every rank holds some consecutive layers, and chunks of time flow through them, and back.
+"""Layers over ranks: every rank holds some consecutive layers, and chunks of time flow through them, both ways.
 
 It is exact: all chunks of a step see the same weights. What runs when is in a schedule (schedule.py). While a message
 has not come yet, a stage computes gradients of weights. Those are always added in the same order, so a result does not
@@ -18,44 +18,42 @@ from torch import Tensor
 from ..engines import Derivative, Engine, Needs, Prepared
 from ..errors import PlaitError
 from ..layout import Layout
-from .mail import Mail, Message
-from .plan import Plan
+from ..training.network import Later, Network, OneLayer
+from .cut import Cut
+from .messages import Message, Messenger
 from .schedule import Op, Span
-from .stack import Later, Network, OneLayer
 
 
-class Kept(NamedTuple):
-    """What a layer keeps of a chunk for its derivative."""
-
+class SavedChunk(NamedTuple):
     x: Tensor
     memory: Sequence[Tensor]
     mask: Tensor | None  # of the dropout behind it
 
 
 class Result(NamedTuple):
-    loss: float  # the part that this stage has: all of it, or 0
+    loss: float  # of the last stage; 0 of the others
     states: list[Tensor]  # of its layers, after the last step; see Pass.states
 
 
 class Stage:
-    """The layers of one rank, with what comes before and after them, if they are the first or the last."""
+    """The layers of one rank; the first also embeds, the last has the head."""
 
-    def __init__(self, network: Network, plan: Plan, group: dist.ProcessGroup | None) -> None:
-        self.network, self.plan, self.group = network, plan, group
+    def __init__(self, network: Network, cut: Cut, group: dist.ProcessGroup | None) -> None:
+        self.network, self.cut, self.group = network, cut, group
         self.number, self.count = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        if self.count != len(plan.split):
-            raise PlaitError(f"a plan for {len(plan.split)} stages, and {self.count} ranks: expected one rank a stage.")
-        if sum(plan.split) != len(network.layers) or min(plan.split) < 1:
-            layers = " + ".join(map(str, plan.split))
+        if self.count != len(cut.split):
+            raise PlaitError(f"a cut for {len(cut.split)} stages, and {self.count} ranks: expected one rank a stage.")
+        if sum(cut.split) != len(network.layers) or min(cut.split) < 1:
+            layers = " + ".join(map(str, cut.split))
             raise PlaitError(
-                f"a plan for {layers} layers: expected {len(network.layers)} in all, and at least one in each stage."
+                f"a cut for {layers} layers: expected {len(network.layers)} in all, and at least one in each stage."
             )
-        begin = sum(plan.split[: self.number])
-        self.layers: Sequence[OneLayer] = network.layers[begin : begin + plan.split[self.number]]
+        begin = sum(cut.split[: self.number])
+        self.layers: Sequence[OneLayer] = network.layers[begin : begin + cut.split[self.number]]
         self.begin = begin
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
-        self.parameters = [p for p in network.stages(plan.split)[self.number] if p.requires_grad]
-        self.spans: list[Span] | None = None  # what ran when, if somebody asks
+        self.parameters = [p for p in network.stages(cut.split)[self.number] if p.requires_grad]
+        self.spans: list[Span] | None = None  # what ran when, if it is to be measured
 
     def run(
         self, inputs: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None, divisor: float
@@ -75,8 +73,6 @@ class Stage:
 
 
 class Pass:
-    """One step of a stage, forward and back."""
-
     def __init__(
         self,
         stage: Stage,
@@ -87,8 +83,8 @@ class Pass:
         divisor: float,
     ) -> None:
         self.stage, self.inputs, self.targets, self.layout, self.divisor = stage, inputs, targets, layout, divisor
-        self.micros = stage.plan.micros(layout)
-        self.schedule = stage.plan.schedule(self.micros)
+        self.micros = stage.cut.micros(layout)
+        self.schedule = stage.cut.schedule(self.micros)
         self.engines: list[Engine] = [layer.engine() for layer in stage.layers]
         self.prepared: list[Prepared] = [
             engine.prepare(layer.cell, layer.weights())
@@ -96,13 +92,13 @@ class Pass:
         ]
         like = stage.layers[0].parameters()[0].detach()
         self.like = like
-        # How states come and go: one tensor (layers, B, .) for each run of layers with the same widths, and each state
+        # Consecutive layers of the same widths have their states in one tensor (layers, B, .)
         runs = [list(ls) for _, ls in groupby(range(len(self.prepared)), lambda l: self.prepared[l].widths)]
         self.states = [(run, k) for run in runs for k in range(len(self.prepared[run[0]].widths))]
         entering: dict[tuple[int, int], Tensor] = {}
         for (run, k), whole in zip(self.states, state or (), strict=bool(state)):
             entering |= {(l, k): whole[i : i + 1] for i, l in enumerate(run)}
-        # per layer and micro-batch: the states, and on the way back their derivatives; per state (1, B, .)
+        # per layer and micro-batch: the running states, (1, B, .) each
         self.running = {
             (l, m): [
                 like.new_zeros(1, micro.layout.B, width) if not state else entering[l, k][:, micro.columns].contiguous()
@@ -112,18 +108,18 @@ class Pass:
             for m, micro in enumerate(self.micros)
         }
         self.d_running: dict[tuple[int, int], list[Tensor]] = {}
-        self.kept: dict[tuple[int, int, int], Kept] = {}  # per layer, micro-batch, chunk
+        self.kept: dict[tuple[int, int, int], SavedChunk] = {}  # per layer, micro-batch, chunk
         self.derivatives: dict[tuple[int, int, int], Derivative] = {}
         self.later: dict[tuple[int, int], Later] = {}  # per micro-batch and chunk: of the head's parameters
         self.d_outputs: dict[tuple[int, int], Tensor] = {}  # of the head's input
         self.outputs: dict[tuple[int, int], Tensor] = {}  # of the last layer, until the head has read them
-        self.d_first: list[Tensor] = []  # per micro-batch: of the rows that come from the network's beginning
+        self.d_first: list[Tensor] = []  # per micro-batch: of the rows of `first`
         self.loss = like.new_zeros((), dtype=torch.float64)
 
     def run(self) -> Result:
         stage = self.stage
         self.begin()
-        self.mail = Mail(stage.group, self.messages())
+        self.mail = Messenger(stage.group, self.messages())
         line, done = self.schedule.lines[stage.number], set[Op]()
         fill = deque(line.fill)
         for op in line.main:
@@ -149,7 +145,6 @@ class Pass:
             spans.append(Span(op, began, time.perf_counter()))
 
     def whole(self, l: int, k: int) -> Tensor:  # (1, B, .)
-        """State k of layer l for all sequences, from those of the micro-batches."""
         if len(self.micros) == 1:
             return self.running[l, 0][k]
         found = self.like.new_empty(1, self.layout.B, self.prepared[l].widths[k])
@@ -159,12 +154,11 @@ class Pass:
 
     # --- messages
     def messages(self) -> Iterator[Message]:
-        """Those that come, in the order of the ops that need them."""
         stage = self.stage
         for op in self.schedule.lines[stage.number].main:
             source = stage.number - 1 if op.kind == "F" else stage.number + 1
             if op.kind in "FI" and 0 <= source < stage.count:
-                # forward: what goes into the first layer; back: the derivative of what left the last one
+                # forward: the input of the first layer; backward: the gradient of the last one's output
                 width = stage.network.layers[stage.begin - 1].width if op.kind == "F" else stage.layers[-1].width
                 N = self.micros[op.micro].chunks[op.chunk].N
                 yield Message(op, source, self.tag(op), self.like.new_empty(N, width))
@@ -213,7 +207,7 @@ class Pass:
             mask = None
             if layer.dropout and layer.module.training:
                 dropped, mask = torch.native_dropout(y, layer.dropout, True)
-            self.kept[l, m, k] = Kept(x, memory, mask)
+            self.kept[l, m, k] = SavedChunk(x, memory, mask)
             x = y if mask is None else dropped
         if stage.is_last:
             self.outputs[m, k] = x
@@ -229,7 +223,7 @@ class Pass:
         self.loss += loss
         self.d_outputs[m, k] = d_h
 
-    # --- back
+    # --- backward
     def back(self, m: int, k: int) -> None:
         stage, micro = self.stage, self.micros[m]
         layout = micro.chunks[k]
@@ -281,7 +275,7 @@ class Pass:
             x.backward(d)
 
 
-# Not in the pass itself: it would refer to itself, and its memory would be free only when Python looks for circles.
+# Not in the pass itself: a reference cycle would keep its memory until the next garbage collection.
 DO: dict[str, Callable[[Pass, int, int], None]] = {
     "F": Pass.forward,
     "D": Pass.decode,

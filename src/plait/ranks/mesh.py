@@ -13,18 +13,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import PlaitError
 from ..layers import Recurrent
 from ..layout import Layout
+from ..training.network import AnyHead, Loss, Network
+from .collectives import all_gather_json, all_ranks, new_group
+from .cut import Cut
 from .data import Reducer, make_reducer
 from .layers import Result, Stage
-from .plan import Plan
 from .schedule import split
 from .shape import AXES, Shape
-from .stack import AnyHead, Loss, Network, Stack
-from .talk import all_ranks, new_group, tell_all
+from .stack import Stack
 from .time import check_cuts, split_time
 
 
 def backend(device: str) -> str:
-    """Which of torch's backends carries tensors of a device."""
     return "nccl" if device == "cuda" else "gloo"
 
 
@@ -35,7 +35,7 @@ class Mesh:
         step = mesh.parallelise(model, loss)  # model: a plait.ranks.Stack
         loss = step(x, y, lengths)  # both passes; leaves .grad on the parameters that this rank holds
 
-    data: ranks with different parts of a batch; None: as many as there are. layers: ranks that share the layers out.
+    data: ranks with different shares of a batch; None: as many as there are. layers: ranks that share the layers out.
     time: ranks that share the steps out; see split_time
     way, micro, chunks: as in `--parallel data=2:server,layers=2:micro=2:chunks=7`
     ranks: which processes, if not all; the others make a mesh too, each of itself if there is nothing else
@@ -69,7 +69,7 @@ class Mesh:
         if not places:
             raise PlaitError(f"rank {dist.get_rank()} is not in this mesh: its ranks are {everyone}.")
         self.data_rank, self.stage, self.time_rank = d, l, t = places[0]
-        # Not left to DeviceMesh: ranks that are not in the mesh would have to take part, and none has our timeout.
+        # DeviceMesh would involve ranks outside of the mesh, and has no timeout
         groups = [new_group(line.tolist(), timeout) for line in (grid[:, l, t], grid[d, :, t], grid[d, l])]
         self.device_mesh = DeviceMesh.from_group(groups, "cpu", grid, mesh_dim_names=AXES)
         self.everyone = all_ranks() if ranks is None else new_group(everyone, timeout)
@@ -77,20 +77,16 @@ class Mesh:
 
     @classmethod
     def of(cls, shape: Shape, timeout: float) -> "Mesh":
-        """All processes, in a shape that was read from a command line."""
         s = shape
         return cls(s.data, s.layers, s.time, way=s.way, micro=s.micro, chunks=s.chunks, timeout=timeout)
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """The ranks that differ from this one along an axis only."""
         return self.device_mesh.get_group(axis)
 
     def hosts(self, axis: str) -> list[str]:
-        """Of the ranks along an axis."""
-        return [row["host"] for row in tell_all({"host": host_name()}, self.group(axis))]
+        return [row["host"] for row in all_gather_json({"host": socket.gethostname()}, self.group(axis))]
 
     def reducer(self, parameters: Sequence[nn.Parameter]) -> tuple[Reducer, str]:
-        """What adds the gradients of these parameters over the data ranks, and how."""
         return make_reducer(parameters, self.group("data"), self.shape.way, self.hosts("data"), self.timeout)
 
     def split_time(self, model: nn.Module) -> None:
@@ -109,16 +105,15 @@ class Mesh:
         split_time(model, self.group("time"))
 
     def sum(self, *numbers: float) -> list[float]:
-        """Each of them, added over all ranks."""
         total = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(total, group=self.everyone)
         return total.tolist()
 
-    def parallelise(self, model: Stack, loss: Loss, plan: Plan | None = None) -> "Step":
+    def parallelise(self, model: Stack, loss: Loss, cut: Cut | None = None) -> "ParallelStep":
         """A step of training for a model on this mesh. All ranks take the weights of the first one.
 
         loss(outputs, targets): the mean over the rows that it is given, such as torch.nn.functional.cross_entropy
-        plan: which stage has how many layers, and chunks; without it an even split, and four chunks a stage
+        cut: which stage has how many layers, and chunks; without it an even split, and four chunks a stage
         """
         if not isinstance(model, Stack):
             raise PlaitError(
@@ -134,28 +129,25 @@ class Mesh:
             dist.broadcast(tensor.data, self.ranks[0], group=self.everyone)
         head = AnyHead(model.head, lambda h, target: loss(model.head(h), target))
         network = Network.of(model.first, list(model.rnn), head)
-        return Step(self, network, plan or even_plan(self.shape, len(network.layers)))
+        return ParallelStep(self, network, cut or even_cut(self.shape, len(network.layers)))
 
 
-class Step:
-    """Both passes over a mesh."""
-
-    def __init__(self, mesh: Mesh, network: Network, plan: Plan) -> None:
+class ParallelStep:
+    def __init__(self, mesh: Mesh, network: Network, cut: Cut) -> None:
         self.mesh, self.network = mesh, network
-        self.stage = Stage(network, plan, mesh.group("layers"))
+        self.stage = Stage(network, cut, mesh.group("layers"))
         self.tied = Tied(self.stage, mesh)
         self.reducer, self.way = mesh.reducer(self.stage.parameters)
         self.states: list[Tensor] | None = None
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that this rank holds: give them to the optimizer."""
         return self.stage.parameters
 
     def __call__(self, x: Tensor, y: Tensor, lengths: Any = None, *, carry: bool = False) -> float:
         """The mean loss over all rows of all data ranks; .grad of this rank's parameters is its derivative.
 
-        x, y: (T, B, ...), or (B, T, ...) if the layers are batch_first: this data rank's part of the batch. All stages
+        x, y: (T, B, ...), or (B, T, ...) if the layers are batch_first: this data rank's share of the batch. All stages
         are given the same. lengths: (B,), if the sequences have different lengths
         carry: the layers start from the states in which the last call left them, not from zeros
         """
@@ -181,7 +173,7 @@ class Step:
     def run(
         self, inputs: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None, divisor: float = 0
     ) -> Result:
-        """Rows in. divisor: rows of all data ranks, if this rank knows them. -> the loss that this rank has"""
+        """divisor: rows of all data ranks, if known -> the loss that this rank has"""
         if not divisor:
             count = torch.tensor(float(layout.N), dtype=torch.float64)
             dist.all_reduce(count, group=self.mesh.group("data"))
@@ -194,7 +186,6 @@ class Step:
         return result
 
     def norm(self) -> Tensor:
-        """Of the gradients of all parameters, on all stages."""
         tied = self.tied.parameters if self.stage.number else []  # they count once
         mine = [p.grad for p in self.parameters if p.grad is not None and not any(p is q for q in tied)]
         square = nn.utils.get_total_norm(mine).double().square()
@@ -203,10 +194,10 @@ class Step:
 
 
 class Tied:
-    """Parameters that the first and the last stage share: both have a gradient of it, and it is their sum."""
+    """Parameters that first and last stage share: their gradients are added."""
 
     def __init__(self, stage: Stage, mesh: Mesh) -> None:
-        stages = stage.network.stages(stage.plan.split)
+        stages = stage.network.stages(stage.cut.split)
         both = {id(p) for p in stages[0]} & {id(p) for p in stages[-1]} if len(stages) > 1 else set()
         every = [id(p) for stage in stages for p in stage if id(p) not in both]
         if len(set(every)) < len(every) or any(id(p) in both for some in stages[1:-1] for p in some):
@@ -226,15 +217,11 @@ class Tied:
             dist.all_reduce(p.grad, group=self.group)
 
 
-def even_plan(shape: Shape, layers: int) -> Plan:
-    return Plan(split([1.0] * layers, shape.layers), shape.chunks or 4 * shape.layers, shape.micro)
+def even_cut(shape: Shape, layers: int) -> Cut:
+    return Cut(split([1.0] * layers, shape.layers), shape.chunks or 4 * shape.layers, shape.micro)
 
 
 def rows_of(padded: Tensor, places: Tensor | None, batch_first: bool) -> Tensor:  # (T, B, ...) -> (N, ...)
     if places is not None:
         return padded.flatten(0, 1)[places]
     return (padded.transpose(0, 1) if batch_first else padded).flatten(0, 1)
-
-
-def host_name() -> str:
-    return socket.gethostname()

@@ -20,22 +20,21 @@ from ..errors import PlaitError
 KINDS = {
     "F": "forward",
     "D": "decoder",  # its rows: the loss, and the derivative of the decoder's input
-    "I": "back",  # to the input of the layers
+    "I": "backward",  # to the input of the layers
     "W": "gradients of weights",
     "V": "gradients of the decoder's weights",
     "R": "sum over ranks",  # of gradients
     "U": "update",  # of the weights, by the optimizer
-    "G": "get weights",  # from the rank that has updated them
     # where ranks share the steps of a sequence out
     "A": "warm-up",
-    "B": "warm-up back",
+    "B": "warm-up backward",
     "S": "sweep",  # over all pieces, without a tape
     "C": "compare",  # what the ranks have; with multigrid, the coarse grids
 }
 
 
 class Op(NamedTuple):
-    """What one place does in one go, without a pause."""
+    """What one place does without a pause."""
 
     kind: str  # one of KINDS
     place: int
@@ -47,10 +46,8 @@ class Op(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What one place does."""
-
     main: tuple[Op, ...]  # in this order
-    fill: tuple[Op, ...] = ()  # in this order too, each when `main` waits for a message, or after its end
+    fill: tuple[Op, ...] = ()  # in this order, while `main` waits for a message, or after it
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,8 @@ class Schedule:
     """
 
     lines: tuple[Line, ...]
-    needs: Mapping[Op, tuple[Op, ...]]  # what must be done before an op, if anything; from elsewhere it is a message
-    eager: bool = False  # `fill` is asked before `main`: what is ready there is done at once, not only in a wait
+    needs: Mapping[Op, tuple[Op, ...]]  # what must be done before an op; from elsewhere, a message
+    eager: bool = False  # `fill` comes before `main`, not only in a wait
 
     def __post_init__(self) -> None:
         before: dict[Op, list[Op]] = {}  # all that an op comes after
@@ -89,7 +86,7 @@ class Schedule:
             TopologicalSorter(before).prepare()
         except CycleError as error:
             cycle = ", ".join(map(str, error.args[1]))
-            raise PlaitError(f"a run would never end: {cycle} wait in a circle; expected lines without one.") from None
+            raise PlaitError(f"a run would never end: {cycle} wait for each other; remove the cycle.") from None
 
 
 # --- schedules
@@ -98,14 +95,14 @@ class Schedule:
 def wavefront(chunks: Sequence[int], stages: int, early: int = 0) -> Schedule:
     """A pipeline of layers: a stage works on one chunk of time, while the next stage works on the chunk before.
 
-    chunks: how many there are in each micro-batch. All micro-batches go forward before the first goes back. With two
+    chunks: how many there are in each micro-batch. All micro-batches go forward before the first backward. With two
     stages, one micro-batch of three chunks, and the same time for each op (0F2 is stage 0, forward, chunk 2):
 
         0F0 0F1 0F2  .   .   .  0I2 0W2 0I1 0W1 0I0 0W0
          .  1F0 1F1 1F2 1D2 1I2 1D1 1I1 1D0 1I0 1V2 1V1 1V0 1W2 1W1 1W0
 
-    A chunk is decoded when it is about to go back: then the other stages have gradients of weights to compute between
-    two chunks, and wait less. early: how many chunks are decoded on the way forward, where the last stage would wait;
+    A chunk is decoded just before its backward pass: then the other stages have gradients of weights to compute between
+    two chunks, and wait less. early: how many chunks are decoded in the forward pass, where the last stage would wait;
     with early=1 the second line is
 
          .  1F0 1D0 1F1 1F2 1D2 1I2 1D1 1I1 1I0 1V0 1V2 1V1 1W2 1W1 1W0
@@ -114,11 +111,11 @@ def wavefront(chunks: Sequence[int], stages: int, early: int = 0) -> Schedule:
     check_count("micro-batches", len(chunks))
     for m, count in enumerate(chunks):
         check_count(f"chunks of micro-batch {m}:", count)
-    forth = [(m, k) for m, count in enumerate(chunks) for k in range(count)]
-    back = [(m, k) for m, count in enumerate(chunks) for k in reversed(range(count))]
+    forward = [(m, k) for m, count in enumerate(chunks) for k in range(count)]
+    backward = [(m, k) for m, count in enumerate(chunks) for k in reversed(range(count))]
     lines, needs, last = [], {}, stages - 1
     for s in range(stages):
-        for m, k in forth:
+        for m, k in forward:
             F, D, I, W, V = (Op(kind, s, m, k) for kind in "FDIWV")
             below, before, after = F._replace(place=s - 1), F._replace(chunk=k - 1), I._replace(chunk=k + 1)
             needs[F] = tuple(op for op in (below, before) if op.place >= 0 and op.chunk >= 0)
@@ -127,21 +124,22 @@ def wavefront(chunks: Sequence[int], stages: int, early: int = 0) -> Schedule:
             if s == last:
                 needs |= {D: (F,), V: (D,)}
         main: list[Op] = []
-        for n, (m, k) in enumerate(forth):
+        for n, (m, k) in enumerate(forward):
             main += [Op(kind, s, m, k) for kind in ("FD" if s == last and n < early else "F")]
-        for m, k in back:
+        for m, k in backward:
             decode = s == last and Op("D", s, m, k) not in main
             main += [Op(kind, s, m, k) for kind in ("DI" if decode else "I")]
-        fill = [op._replace(kind="V") for op in main if op.kind == "D"] + [Op("W", s, m, k) for m, k in back]
+        fill = [op._replace(kind="V") for op in main if op.kind == "D"] + [Op("W", s, m, k) for m, k in backward]
         lines.append(Line(tuple(main), tuple(fill)))
     return Schedule(tuple(lines), needs)
 
 
 def data(ranks: int, groups: int) -> Schedule:
-    """Each rank has a part of the batch. It sums its share of every group of gradients as soon as all ranks have it.
+    """Each rank has a share of the batch. It sums its share of every group of gradients as soon as all ranks have it.
+    (One group: everything at the end, as with a server.)
 
-    I stands for all of the way back of a group of layers. A rank looks after each of its ops whether there is something
-    to sum. With two ranks, two groups, and the same time for each op (0I1 is rank 0, back, group 1):
+    I stands for the backward pass of a group of layers. After each of its ops a rank sums what is there.
+    With two ranks, two groups, and the same time for each op (0I1 is rank 0, backward, group 1):
 
         0F0 0I1 0R1 0I0 0R0 0U0
         1F0 1I1 1R1 1I0 1R0 1U0
@@ -160,26 +158,6 @@ def data(ranks: int, groups: int) -> Schedule:
     return Schedule(tuple(lines), needs, eager=True)
 
 
-def server(ranks: int) -> Schedule:
-    """Central parameters: rank 0 sums all gradients, updates the weights, and the others get them from it.
-
-    With two ranks, and the same time for each op (0R0 is rank 0, sum):
-
-        0F0 0I0 0R0 0U0
-        1F0 1I0  .   .  1G0
-    """
-    check_count("ranks", ranks)
-    gather, update = Op("R", 0, 0, 0), Op("U", 0, 0, 0)
-    needs = {gather: tuple(Op("I", r, 0, 0) for r in range(ranks)), update: (gather,)}
-    lines = []
-    for r in range(ranks):
-        get = Op("G", r, 0, 0)
-        lines.append(Line((Op("F", r, 0, 0), Op("I", r, 0, 0), *((get,) if r else (gather, update)))))
-        if r:
-            needs[get] = (update,)
-    return Schedule(tuple(lines), needs)
-
-
 def check_count(name: str, value: int) -> None:
     if not isinstance(value, int) or value < 1:
         raise PlaitError(f"{name} {value!r}: must be a whole number of at least 1.")
@@ -189,10 +167,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def split(costs: Sequence[float], stages: int, first: float = 0, last: float = 0) -> tuple[int, ...]:
-    """How many layers, one after the other, each stage has, so that the slowest stage is as quick as it can be.
-
-    first, last: what the first stage (an embedding) and the last one (a decoder) have to do beside their layers.
-    """
+    """Consecutive layers of each stage. first, last: work beside the layers"""
     check_count("number of layers", len(costs))
     check_count("stages", stages)
     if stages > len(costs):
@@ -203,13 +178,13 @@ def split(costs: Sequence[float], stages: int, first: float = 0, last: float = 0
     work = [*costs]
     work[0] += first
     work[-1] += last
-    return tuple(b - a for a, b in pairwise(cut(work, stages)))
+    return tuple(b - a for a, b in pairwise(balance(work, stages)))
 
 
-def cut(work: Sequence[float], chunks: int) -> tuple[int, ...]:
+def balance(work: Sequence[float], chunks: int) -> tuple[int, ...]:
     """Cuts steps with so much work each into chunks, none of them empty -> their bounds: 0, ..., T.
 
-    No other cut has a largest chunk with less work. The rest is about even: no bound alone can be moved so that the
+    No others have a largest chunk with less work. The rest is about even: no bound alone can be moved so that the
     larger of the two chunks beside it becomes smaller. If there are fewer steps than chunks, each step is a chunk.
     """
     check_count("steps", len(work))
@@ -220,7 +195,7 @@ def cut(work: Sequence[float], chunks: int) -> tuple[int, ...]:
     T, K = len(work), min(chunks, len(work))
     done = [0, *accumulate(work)]  # (T + 1,): the work of all steps before each
     limit = smallest_limit(done, K)
-    earliest = [T]  # bounds, from the last to the first: from here on, all fits into the chunks that are left
+    earliest = [T]  # bounds from the last on: the rest fits into the chunks left
     for k in range(K - 1, 0, -1):
         earliest.append(max(k, nearest(done, earliest[-1], limit)))
     bounds = [0]
@@ -254,7 +229,7 @@ def evened(done: Sequence[float], bounds: list[int]) -> list[int]:
 
 
 def smallest_limit(done: Sequence[float], chunks: int) -> float:
-    """The least work that the largest chunk can have: the smallest number with which all steps fit."""
+    """The least work that the largest chunk can have."""
 
     def fits(limit: float) -> bool:
         bound = 0
@@ -282,8 +257,6 @@ def nearest(done: Sequence[float], end: int, limit: float) -> int:
 
 
 class Span(NamedTuple):
-    """When an op ran, in seconds."""
-
     op: Op
     start: float
     end: float
@@ -291,8 +264,6 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything ran, simulated or measured."""
-
     spans: tuple[Span, ...]
 
     def __post_init__(self) -> None:
@@ -305,7 +276,6 @@ class Timeline:
 
     @cached_property
     def total(self) -> float:
-        """Seconds from the first start to the last end."""
         return max(span.end for span in self.spans) - min(span.start for span in self.spans)
 
     @cached_property
@@ -323,23 +293,17 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The share of the time of all places in which nothing ran, 0 to 1."""
+        """The share of the time in which nothing ran, 0 to 1."""
         return 1 - sum(self._busy) / (self.places * self.total) if self.total else 0.0
 
 
-ENDS, LOOKS = 0, 1  # events of a place: its op ends, it looks for one. At any time, all ends come before all looks
+ENDS, LOOKS = 0, 1  # events of a place; at any time, all ends come before all looks
 
 
-def no_time(a: Op, b: Op) -> float:
-    return 0.0
-
-
-def simulate(schedule: Schedule, cost: Callable[[Op], float], link: Callable[[Op, Op], float] = no_time) -> Timeline:
-    """Runs a schedule on a clock of its own.
-
-    cost: seconds of an op. link: seconds from the end of `a` at one place until the place of `b` has its message.
-    What comes just when a place becomes free is there.
-    """
+def simulate(
+    schedule: Schedule, cost: Callable[[Op], float], link: Callable[[Op, Op], float] = lambda a, b: 0.0
+) -> Timeline:
+    """cost: seconds of an op. link: seconds of the message from `a` to `b`"""
     queues = [[deque(ops) for ops in (reversed(line) if schedule.eager else line)] for line in schedule.lines]
     missing = {op: len(schedule.needs.get(op, ())) for line in schedule.lines for ops in line for op in ops}
     there = dict.fromkeys(missing, 0.0)  # when all that has been sent for an op has come

@@ -14,7 +14,7 @@ WHOLE = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
 
 @dataclass(frozen=True)
 class Shape:
-    """data x layers x time ranks, and how each axis works. data None: as many as there are ranks left for it."""
+    """data x layers x time ranks. data None: as many as there are left."""
 
     data: int | None = None
     layers: int = 1
@@ -40,8 +40,8 @@ class Shape:
     def parse(cls, text: str) -> "Shape":
         """data=2,layers=4:micro=2:chunks=7"""
         found: dict[str, Any] = {}
-        for part in text.split(","):
-            (axis, count), *options = (word.strip().partition("=")[::2] for word in part.split(":"))
+        for given in text.split(","):
+            (axis, count), *options = (word.strip().partition("=")[::2] for word in given.split(":"))
             if axis not in AXES:
                 raise unknown("--parallel: axis", axis, AXES)
             if axis in found:
@@ -50,7 +50,7 @@ class Shape:
             for name, value in options:
                 one = option(axis, name, value)
                 if one.keys() & found.keys():
-                    raise PlaitError(f"--parallel {part}: it has two options of the same kind; give one.")
+                    raise PlaitError(f"--parallel {given}: it has two options of the same kind; give one.")
                 found |= one
         return cls(**found)
 
@@ -59,7 +59,6 @@ class Shape:
         return (self.data or 1) * self.layers * self.time
 
     def filled(self, world: int) -> "Shape":
-        """With as many data ranks as fit into a world of ranks, unless their number was given."""
         rest = self.layers * self.time
         if self.data is None and world % rest == 0:
             return replace(self, data=world // rest)
@@ -82,7 +81,6 @@ class Shape:
 
 
 def option(axis: str, name: str, value: str) -> dict[str, Any]:
-    """What follows the number of an axis: data=4:server, layers=4:micro=2:chunks=7."""
     if axis == "data" and not value:
         if name not in WAYS:
             raise unknown("--parallel: data ranks by", name, WAYS)

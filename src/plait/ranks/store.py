@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TypeVar
 
@@ -33,15 +34,11 @@ class Unanswered(Exception):
 
 
 def prefixed(store: TCPStore, secret: str, attempt: int | None) -> PrefixStore:
-    """The keys of one attempt; with None those that last over all attempts.
-
-    Who does not know the secret cannot take our keys for theirs by accident. It is no lock: torch's store has none.
-    """
+    """The keys of one attempt, or of all (None). The secret prevents accidents only."""
     return PrefixStore(f"plait/{secret}/{'lasting' if attempt is None else attempt}", store)
 
 
 def host(address: str, port: int, timeout: float) -> TCPStore:
-    """A store in this process, which listens on that address only; port 0: on a free one."""
     listener = listen(address, port)
     return TCPStore(
         address,
@@ -70,10 +67,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def reach(address: str, port: int, timeout: float, is_up: bool = False) -> TCPStore:
-    """A connection to a store. torch's own client prints a page for each try that fails, so we try first.
-
-    is_up: somebody listened there already, so who refuses is gone
-    """
+    """Tried by hand first: torch prints a page for each failure. is_up: it was there"""
     end = time.monotonic() + timeout
     while True:
         try:
@@ -89,28 +83,23 @@ def reach(address: str, port: int, timeout: float, is_up: bool = False) -> TCPSt
 
 
 def within(seconds: float, function: Callable[[], T], otherwise: str) -> T:
-    """What a function returns, or Unanswered if it takes longer. It goes on by itself then, for it cannot be ended."""
-    found: list[T] = []
-    failed: list[Exception] = []
+    """What a function returns, or Unanswered if it takes longer."""
+    answer: Future[T] = Future()
+    threading.Thread(target=settle, args=(answer, function), daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except (TimeoutError, RuntimeError) as e:
+        raise Unanswered(otherwise) from e
 
-    def run() -> None:
-        try:
-            found.append(function())
-        except Exception as e:
-            failed.append(e)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if found:
-        return found[0]
-    if failed and not isinstance(failed[0], RuntimeError):
-        raise failed[0]
-    raise Unanswered(otherwise) from (failed[0] if failed else None)
+def settle(answer: Future[T], function: Callable[[], T]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as e:
+        answer.set_exception(e)
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """-> the family of a name or an address, and its first number"""
     try:
         family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except OSError as e:
@@ -123,7 +112,7 @@ def is_loopback(address: str) -> bool:
 
 
 def interface(address: str) -> str | None:
-    """The network interface that leads to an address: gloo takes another one if it is not told. Linux only."""
+    """The network interface that leads to an address, for gloo. Linux only."""
     if sys.platform != "linux":
         return None
     if is_loopback(address):
@@ -141,7 +130,6 @@ def interface(address: str) -> str | None:
 
 
 def address_of(s: socket.socket, name: str) -> str | None:
-    """The address of a network interface, if it has one."""
     import fcntl
 
     try:

@@ -24,8 +24,6 @@ States = list[Tensor]
 
 
 class TimeRanks:
-    """The ranks that share the steps of the same sequences out."""
-
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
 
@@ -35,8 +33,8 @@ class TimeRanks:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a model that is loaded has no ranks
 
-    def part(self, layout: Layout) -> "Part | None":
-        """This rank's steps; None if there are fewer steps than ranks, which then walk all of them."""
+    def share(self, layout: Layout) -> "TimeShare | None":
+        """This rank's steps; None if there are fewer steps than ranks."""
         if self.size > layout.T:
             return None
         before = np.concatenate([layout.first_rows, [layout.N]])
@@ -46,19 +44,18 @@ class TimeRanks:
             bounds[k] = max(bounds[k], bounds[k - 1] + 1)
         for k in range(self.size - 1, 0, -1):
             bounds[k] = min(bounds[k], bounds[k + 1] - 1)
-        return Part(self, layout, tuple(bounds))
+        return TimeShare(self, layout, tuple(bounds))
 
     def rank_of(self, k: int) -> int:
         return dist.get_global_rank(self.group, k)
 
     def most(self, *numbers: float) -> list[float]:
-        found = torch.tensor(numbers, dtype=torch.float64).nan_to_num(nan=torch.inf)  # a maximum may pass NaN over
+        found = torch.tensor(numbers, dtype=torch.float64).nan_to_num(nan=torch.inf)  # a maximum may skip NaN
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         result: list[float] = found.tolist()
         return result
 
-    def gathered(self, t: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """The rows of all ranks, of which each has so many."""
+    def gather(self, t: Tensor, counts: Sequence[int]) -> list[Tensor]:
         padded = t.new_zeros(max(counts), *t.shape[1:])
         padded[: len(t)] = t
         found = [torch.empty_like(padded) for _ in counts]
@@ -71,9 +68,7 @@ class TimeRanks:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The steps of one rank, of one batch."""
-
+class TimeShare:
     ranks: TimeRanks
     whole: Layout
     bounds: tuple[int, ...]  # the first step of each rank, and the end
@@ -92,7 +87,6 @@ class Part:
 
     @cached_property
     def counts(self) -> list[int]:
-        """Rows of each rank."""
         rows = [self.whole.rows(a, b) for a, b in pairwise(self.bounds)]
         return [r.stop - r.start for r in rows]
 
@@ -101,39 +95,36 @@ class Part:
 
     # --- what a layer does with its tensors
     def take(self, x: Tensor) -> Tensor:
-        """Of all rows, those of this rank."""
-        found: Tensor = Take.apply(x, self)
+        found: Tensor = TakeRows.apply(x, self)
         return found
 
     def give(self, y: Tensor) -> Tensor:
-        """The inverse: all rows, on all ranks."""
-        found: Tensor = Give.apply(y, self)
+        found: Tensor = GatherRows.apply(y, self)
         return found
 
     def shared(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The same tensors; their gradients are added over all ranks."""
-        return list(Shared.apply(self.ranks, *tensors)) if tensors else []
+        return list(SumGradients.apply(self.ranks, *tensors)) if tensors else []
 
     def last(self, finals: Sequence[Tensor], directions: int) -> list[Tensor]:
-        """The last states of all sequences, on all ranks: a rank has those of the sequences that end in its part."""
         leaves = [self.link(d == 1).leaves for d in range(directions)]
-        return [Last.apply(f, self, leaves) for f in finals]
+        return [GatherLast.apply(f, self, leaves) for f in finals]
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
-        """With the same numbers as one process would draw, which all ranks draw."""
+        """With the random numbers that one process would draw."""
         mask = nn.functional.dropout(x.new_ones(self.whole.N, x.shape[-1]), p, True)
         return x * mask[self.whole.rows(self.first, self.end)].view(x.shape)
 
 
 class TimeLink:
-    """To the ranks before and after, in the order of a walk. It is what solvers call a Link."""
+    """To the ranks before and after, in the order of a walk: a solver's Link."""
 
-    def __init__(self, part: Part, reverse: bool) -> None:
-        ranks, whole = part.ranks, part.whole
-        self.part, self.ranks, self.reverse, self.steps = part, ranks, reverse, whole.T
+    def __init__(self, share: TimeShare, reverse: bool) -> None:
+        ranks, whole = share.ranks, share.whole
+        self.share, self.ranks, self.reverse, self.steps = share, ranks, reverse, whole.T
         is_first, is_last = ranks.rank == 0, ranks.rank == ranks.size - 1
-        on = 0 if is_last else whole.sizes[part.end]  # sequences that have steps after this part
-        come = 0 if is_first else part.layout.B  # sequences that have steps before it
+        on = 0 if is_last else whole.sizes[share.end]  # sequences that have steps after this share
+        come = 0 if is_first else share.layout.B  # sequences that have steps before it
         self.enters, self.leaves = (on, come) if reverse else (come, on)
         step = -1 if reverse else 1
         self.previous, self.next = ranks.rank - step, ranks.rank + step
@@ -158,7 +149,7 @@ class TimeLink:
 
     # one after another, where no guess will do
     def arrived(self, like: States, *, back: bool = False) -> States:
-        """Waits for what comes from the rank before (back: after) this one. like: one row of each or more"""
+        """Waits for what comes from the rank before (back: after) this one."""
         count, source = (self.leaves, self.next) if back else (self.enters, self.previous)
         return self.exchange([v[:0] for v in like], 0, source, count)
 
@@ -170,9 +161,9 @@ class TimeLink:
 
     # --- coarse grids
     def departures(self, c: int) -> tuple[Whole, Whole]:
-        bounds = np.array(self.part.bounds)[:, None]
-        lengths = np.clip(self.part.whole.lengths - bounds[:-1], 0, np.diff(bounds, axis=0))  # (ranks, B)
-        leaves = bounds[:-1] > 0 if self.reverse else self.part.whole.lengths > bounds[1:]
+        bounds = np.array(self.share.bounds)[:, None]
+        lengths = np.clip(self.share.whole.lengths - bounds[:-1], 0, np.diff(bounds, axis=0))  # (ranks, B)
+        leaves = bounds[:-1] > 0 if self.reverse else self.share.whole.lengths > bounds[1:]
         found = np.where(lengths > 0, -(-lengths // c) - 1 + leaves, 0)
         self.counts = found.sum(1)
         r = self.ranks.rank
@@ -180,51 +171,51 @@ class TimeLink:
         return found.sum(0), before.sum(0)
 
     def all_rows(self, values: States) -> States:
-        return [torch.cat(self.ranks.gathered(v, self.counts.tolist())) for v in values]
+        return [torch.cat(self.ranks.gather(v, self.counts.tolist())) for v in values]
 
     def whole_initial(self, initial: States) -> States:
         found = []
         for s in initial:
-            whole, mine = s.new_zeros(self.part.whole.B, s.shape[1]), slice(self.enters, self.part.layout.B)
+            whole, mine = s.new_zeros(self.share.whole.B, s.shape[1]), slice(self.enters, self.share.layout.B)
             whole[mine] = s[mine]
             found.append(self.ranks.summed(whole))
         return found
 
 
-# --- differentiable --------------------------------------------------------------------------------------------------
-class Take(torch.autograd.Function):
+# --- differentiable
+class TakeRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
-        ctx.part = part
+    def forward(ctx: Any, x: Tensor, share: TimeShare) -> Tensor:
+        ctx.share = share
         if x.dim() == 3:
-            return x[part.first : part.end].clone()
-        return x[part.whole.rows(part.first, part.end)].clone()
+            return x[share.first : share.end].clone()
+        return x[share.whole.rows(share.first, share.end)].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        return all_rows(ctx.part, d), None
+        return all_rows(ctx.share, d), None
 
 
-class Give(torch.autograd.Function):
+class GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, part: Part) -> Tensor:
-        ctx.part = part
-        return all_rows(part, y)
+    def forward(ctx: Any, y: Tensor, share: TimeShare) -> Tensor:
+        ctx.share = share
+        return all_rows(share, y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        part = ctx.part
-        return d[part.first : part.end] if d.dim() == 3 else d[part.whole.rows(part.first, part.end)], None
+        share = ctx.share
+        return d[share.first : share.end] if d.dim() == 3 else d[share.whole.rows(share.first, share.end)], None
 
 
-def all_rows(part: Part, t: Tensor) -> Tensor:
-    found = torch.cat(part.ranks.gathered(t.flatten(0, -2), part.counts))
-    return found.view(part.whole.T, part.whole.B, -1) if t.dim() == 3 else found
+def all_rows(share: TimeShare, t: Tensor) -> Tensor:
+    found = torch.cat(share.ranks.gather(t.flatten(0, -2), share.counts))
+    return found.view(share.whole.T, share.whole.B, -1) if t.dim() == 3 else found
 
 
-class Shared(torch.autograd.Function):
+class SumGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: TimeRanks, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.ranks, ctx.shapes = ranks, [t.shape for t in tensors]
@@ -241,14 +232,14 @@ class Shared(torch.autograd.Function):
         return None, *(None if d is None else next(summed).view(d.shape) for d in needed)
 
 
-class Last(torch.autograd.Function):
+class GatherLast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, final: Tensor, part: Part, leaves: Sequence[int]) -> Tensor:  # (D, b, .) -> (D, B, .)
+    def forward(ctx: Any, final: Tensor, share: TimeShare, leaves: Sequence[int]) -> Tensor:  # (D, b, .) -> (D, B, .)
         ctx.leaves, ctx.b = leaves, final.shape[1]
-        whole = final.new_zeros(len(leaves), part.whole.B, final.shape[2])
+        whole = final.new_zeros(len(leaves), share.whole.B, final.shape[2])
         for d, n in enumerate(leaves):
             whole[d, n : ctx.b] = final[d, n:]
-        return part.ranks.summed(whole)
+        return share.ranks.summed(whole)
 
     @staticmethod
     @once_differentiable
@@ -260,7 +251,6 @@ class Last(torch.autograd.Function):
 
 
 def check_cuts(ranks: int, solver: Solver) -> None:
-    """Time ranks are of no use to a solver that does not cut time."""
     if not solver.sweeps:
         raise PlaitError(
             f"time={ranks} with solver {solver}: ranks would wait for each other; use one that cuts time, such as "
@@ -269,7 +259,7 @@ def check_cuts(ranks: int, solver: Solver) -> None:
 
 
 def split_time(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """From now on the layers of a model share the steps of their sequences out among the ranks of a group."""
+    """From now on a model's layers share their steps out among these ranks."""
     ranks = TimeRanks(group)
     for module in model.modules():
         if hasattr(module, "_plait_cell"):

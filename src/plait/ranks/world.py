@@ -11,8 +11,6 @@ PORT = 29500  # torch's own, where no MASTER_PORT is given
 
 @dataclass(frozen=True)
 class World:
-    """This process among all of them."""
-
     rank: int
     size: int
     local_rank: int  # among those on this host
@@ -26,14 +24,14 @@ class World:
 
 @dataclass(frozen=True)
 class Names:
-    """The variables of one launcher. Where several names stand for one value, the first that is set counts."""
+    """The variables of one launcher; of several, the first that is set counts."""
 
     launcher: str
     command: str
     rank: str
     size: tuple[str, ...]
     local_rank: tuple[str, ...]
-    one_host: tuple[tuple[str, ...], str]  # these equal that one, or that number, where all ranks are on one host
+    one_host: tuple[tuple[str, ...], str]  # equal where all ranks are on one host
 
 
 OPEN_MPI = Names(
@@ -63,7 +61,6 @@ SLURM = Names(
 
 
 def find(environment: Mapping[str, str]) -> World | None:
-    """None: a process by itself."""
     if "PLAIT_STORE" in environment:
         return of_plait(environment)
     if "RANK" in environment or "WORLD_SIZE" in environment:
@@ -75,75 +72,51 @@ def find(environment: Mapping[str, str]) -> World | None:
 
 
 def is_one_of_several(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher has started this process. What it says may still make no sense."""
     return any(name in environment for name in ("WORLD_SIZE", *(names.rank for names in (OPEN_MPI, MPICH, SLURM))))
 
 
 def quieten(environment: MutableMapping[str, str]) -> None:
-    """torch prints a page for each broken connection, which we tell in a sentence. Call it before torch is imported."""
+    """torch would print a page for each broken connection."""
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 def of_plait(environment: Mapping[str, str]) -> World:
-    """One of the workers that `launch` has started."""
     address, _, port = environment["PLAIT_STORE"].rpartition(":")
     if not address or not port.isdecimal():
         raise PlaitError(
             f"PLAIT_STORE is '{environment['PLAIT_STORE']}': expected HOST:PORT, as plait sets it for its workers; "
             "unset it to start anew."
         )
-    rank, size = place(environment, "RANK", "WORLD_SIZE", "plait")
-    return World(
-        rank,
-        size,
-        number(environment, "LOCAL_RANK", default=rank),
-        "plait",
-        address,
-        int(port),
-        number(environment, "PLAIT_ATTEMPT", default=0),
-        environment.get("PLAIT_SECRET", ""),
-        hosts_store=False,
-    )
+    rank, size = rank_and_size(environment, "RANK", "WORLD_SIZE", "plait")
+    local = number(environment, "LOCAL_RANK", default=rank)
+    attempt = number(environment, "PLAIT_ATTEMPT", default=0)
+    secret = environment.get("PLAIT_SECRET", "")
+    return World(rank, size, local, "plait", address, int(port), attempt, secret, hosts_store=False)
 
 
 def of_torchrun(environment: Mapping[str, str]) -> World:
-    rank, size = place(environment, "RANK", "WORLD_SIZE", "torchrun")
+    rank, size = rank_and_size(environment, "RANK", "WORLD_SIZE", "torchrun")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not environment.get(name):
             raise PlaitError(f"RANK is set, but {name} is not: start plait with torchrun, or set {name}.")
-    return World(
-        rank,
-        size,
-        number(environment, "LOCAL_RANK", default=0),
-        "torchrun",
-        environment["MASTER_ADDR"],
-        port_of(environment),
-        number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
-        secret_of(environment),
-        hosts_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-    )
+    local = number(environment, "LOCAL_RANK", default=0)
+    attempt = number(environment, "TORCHELASTIC_RESTART_COUNT", default=0)
+    where = environment["MASTER_ADDR"], port_of(environment)
+    hosts = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return World(rank, size, local, "torchrun", *where, attempt, secret_of(environment), hosts)
 
 
 def of_others(environment: Mapping[str, str], names: Names) -> World | None:
-    """mpiexec and srun say who is who, but not where the first one is."""
     if names is SLURM and "SLURM_JOB_ID" in environment and not {"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys():
-        return None  # the script of a batch job, which has a SLURM_PROCID as well: nothing was started with srun yet
+        return None  # the script of a batch job, not started with srun
     size_name = first(environment, names.size) or names.size[-1]
-    rank, size = place(environment, names.rank, size_name, names.command)
+    rank, size = rank_and_size(environment, names.rank, size_name, names.command)
     if size == 1:
         return None
-    local = first(environment, names.local_rank)
-    return World(
-        rank,
-        size,
-        rank if local is None else number(environment, local),
-        names.launcher,
-        address_of(environment, names),
-        port_of(environment),
-        attempt=0,
-        secret=secret_of(environment),
-        hosts_store=True,
-    )
+    found = first(environment, names.local_rank)
+    local = rank if found is None else number(environment, found)
+    where = address_of(environment, names), port_of(environment)
+    return World(rank, size, local, names.launcher, *where, 0, secret_of(environment), hosts_store=True)
 
 
 def address_of(environment: Mapping[str, str], names: Names) -> str:
@@ -160,8 +133,7 @@ def address_of(environment: Mapping[str, str], names: Names) -> str:
     )
 
 
-def place(environment: Mapping[str, str], rank_name: str, size_name: str, command: str) -> tuple[int, int]:
-    """-> rank, size"""
+def rank_and_size(environment: Mapping[str, str], rank_name: str, size_name: str, command: str) -> tuple[int, int]:
     for name, other in ((rank_name, size_name), (size_name, rank_name)):
         if name not in environment:
             raise PlaitError(

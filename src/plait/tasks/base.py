@@ -1,7 +1,7 @@
 """What a task is to the command line: data that it reads and copies, figures that it prints, pictures that it draws."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -12,6 +12,8 @@ from ..errors import PlaitError
 from ..training.run import Run
 from ..training.settings import TrainSettings
 from ..training.task import Task
+
+VERBS = {"train": "train", "valid": "validate", "test": "test"}
 
 
 class Table(NamedTuple):
@@ -34,7 +36,7 @@ class NamedTask(Task):
     @classmethod
     @abstractmethod
     def reopen(cls, settings: Any, run: Run, *, training: bool = False) -> Self:
-        """With the run's own copy of the data. `training`: there must be memory for training as well."""
+        """With the run's own copy of the data."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
@@ -61,7 +63,6 @@ class NamedTask(Task):
         """What to do with a trained network: a word, and a command."""
 
     def shown(self, loss: float) -> str:
-        """A loss, as it is printed while the network trains."""
         return f"loss {loss:.4g}"
 
 
@@ -79,12 +80,12 @@ class SampleTask(NamedTask):
         return len(indices)
 
 
+def sizes(counts: Mapping[str, int]) -> str:
+    """Of the parts of a dataset, in words."""
+    return ", ".join(f"{counts[part]:,} to {verb}" for part, verb in VERBS.items() if part in counts)
+
+
 def check_share(batch: int, ranks: int) -> None:
-    """Refuses a batch that cannot be shared out."""
     if batch < ranks:
-        raise too_small(batch, ranks)
-
-
-def too_small(batch: int, ranks: int) -> PlaitError:
-    todo = "use fewer data ranks, or a larger --batch"
-    return PlaitError(f"batch {batch} for {ranks} data ranks: each needs a part of it; {todo}.")
+        todo = "use fewer data ranks, or a larger --batch"
+        raise PlaitError(f"batch {batch} for {ranks} data ranks: each needs a share of it; {todo}.")

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .. import solvers
 from ..data import video
 from ..data.labelled import CSV
 from ..data.labelled import read as read_labelled
@@ -21,18 +20,16 @@ from ..data.text_batches import grouped
 from ..errors import PlaitError, unknown
 from ..training.run import Run
 from . import features
-from .base import SampleTask, Table
+from .base import SampleTask, Table, sizes
 from .dataset import Dataset
-from .memory import check_training, check_use
+from .memory import build_model
 from .pictures import confusion_picture, curves_picture
-from .pooled import Pooled, judge
+from .pooled import Pooled, predict
 from .scores import confusion, percent, scores
 from .settings import ClassifySettings
 
 
 class Classify(SampleTask):
-    """The task: sequences with labels, in a training, a validation and a test part."""
-
     name, kind = "classify", ClassifySettings
     settings: ClassifySettings
     model: Pooled
@@ -42,13 +39,9 @@ class Classify(SampleTask):
         self.data, train = data, data.parts["train"]
         D, C = len(data.columns), len(data.classes)
         batch = s.batch_size(len(train))
-        if training:
-            solvers.parse(s.solver).check_steps(int(train.lengths.max()))
-            check_training(s, lambda: Pooled(s, D, C), batch * int(train.lengths.max()) * (1 + s.bidirectional))
-        else:
-            check_use(lambda: Pooled(s, D, C))
-        torch.manual_seed(s.seed)
-        self.model = Pooled(s, D, C)
+        steps = int(train.lengths.max())
+        tokens = batch * steps * (1 + s.bidirectional)
+        self.model = build_model(s, lambda: Pooled(s, D, C), tokens, steps, training=training)
         self.sampler = grouped(s.buckets, train.lengths, batch, s.seed)
         counts = torch.from_numpy(data.counts("train"))
         balanced = s.class_weights == "balanced"
@@ -78,35 +71,33 @@ class Classify(SampleTask):
 
     def about(self) -> list[str]:
         s, data = self.settings, self.data
-        verbs = {"train": "to train", "valid": "to validate", "test": "to test"}
-        sizes = ", ".join(f"{len(found):,} {verbs[part]}" for part, found in data.parts.items())
         lengths = torch.cat([found.lengths for found in data.parts.values()])
         low, high = int(lengths.min()), int(lengths.max())
         steps = f"{low} steps" if low == high else f"{low} to {high} steps"
         both = ", both directions" if s.bidirectional else ""
         pool = "last state" if s.pool == "last" else "mean over the steps"
+        counts, width = {part: len(found) for part, found in data.parts.items()}, len(data.columns)
         return [
-            f"{data.name}: {sizes}; {steps} of {count_of(data.columns, 'number')}, {len(data.classes)} classes",
+            f"{data.name}: {sizes(counts)}; {steps} of {width} number{'s' * (width > 1)}, {len(data.classes)} classes",
             f"{s.cell}, {s.layers} x {s.hidden} units{both}, {pool}",
         ]
 
     # --- training
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        indices = self.sampler.part(indices, self.rank, self.ranks)
+        indices = self.sampler.share(indices, self.rank, self.ranks)
         if not len(indices):
             return torch.zeros(()), 0
         train = self.data.parts["train"]
         return self.nll(self.model(*train.batch(indices), ids=indices), train.labels[indices]).mean(), len(indices)
 
     def nll(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, C), (B,) -> (B,)
-        """-log p of the true classes, each times its weight."""
         return nn.functional.cross_entropy(logits, labels, reduction="none") * self.weights[labels]
 
     def validate(self) -> float | None:
         if "valid" not in self.data.parts:
             return None
         valid = self.data.parts["valid"]
-        logits = judge(self.model, valid)
+        logits = predict(self.model, valid)
         self.accuracy = float((logits.argmax(1) == valid.labels).double().mean())
         return self.nll(logits, valid.labels).double().mean().item()
 
@@ -117,7 +108,7 @@ class Classify(SampleTask):
     def probabilities(self, source: Source) -> tuple[Sequences, NDArray[np.float64]]:
         """Of new sequences, by class: (n, C)"""
         found = self.data.new(source, self.settings.missing)
-        logits = judge(self.model, found)
+        logits = predict(self.model, found)
         if not logits.isfinite().all():
             raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
         return found, logits.double().softmax(1).numpy()
@@ -127,7 +118,7 @@ class Classify(SampleTask):
         for name, part in (("validation", "valid"), ("test", "test")):
             if part in self.data.parts:
                 found, C = self.data.parts[part], len(self.data.classes)
-                logits = judge(self.model, found)
+                logits = predict(self.model, found)
                 result[name] = scores(confusion(found.labels.numpy(), logits.argmax(1).numpy(), C), self.data.classes)
                 result[name]["loss"] = nn.functional.cross_entropy(logits.double(), found.labels).item()
         usual = int(self.data.counts("train").argmax())
@@ -161,7 +152,6 @@ class Classify(SampleTask):
 
 
 def read_source(s: ClassifySettings, path: str, *, alone: bool = False, labelled: bool = True) -> Source:
-    """What is at a path. alone, labelled: see data.labelled.read."""
     is_video, is_csv = bool(path) and video.holds_videos(Path(path)), Path(path).suffix.lower() in CSV
     if labelled:
         for name in ("features", "download", "frames", "short", "skip_broken", "splits", "split"):
@@ -185,7 +175,6 @@ def read_source(s: ClassifySettings, path: str, *, alone: bool = False, labelled
 
 
 def read_all(s: ClassifySettings) -> Source:
-    """What the settings name: --data, and --test-data."""
     assert s.data is not None
     source = read_source(s, s.data, alone=s.test_data is not None)
     if s.test_data is not None:
@@ -196,17 +185,13 @@ def read_all(s: ClassifySettings) -> Source:
         if Path(s.data).resolve() == Path(s.test_data).resolve():
             raise PlaitError(f"--test-data {s.test_data} is what --data names: expected other sequences for the test.")
         other = other.in_order(source.columns, s.data)
-        unseen = sorted({*(other.together().labels or ())} - {*(source.together().labels or ())} - {""})
+        unseen = sorted({*(other.all_parts().labels or ())} - {*(source.all_parts().labels or ())} - {""})
         if unseen and not s.chosen:
             raise PlaitError(
                 f"{s.test_data} has class '{unseen[0]}', which {s.data} has not: add sequences of it there, or leave "
                 "it out with --classes."
             )
-        source = replace(source, parts={**source.parts, "test": other.together()})
+        source = replace(source, parts={**source.parts, "test": other.all_parts()})
     else:
         s.only_with("test", "test" not in source.parts, "data without a test part")
     return source.only(s.chosen) if s.chosen else source
-
-
-def count_of(things: Sequence[str], word: str) -> str:
-    return f"{len(things)} {word}{'s' * (len(things) > 1)}"

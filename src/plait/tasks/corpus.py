@@ -14,14 +14,12 @@ from ..data.text import Encoded, Vocabulary
 from ..data.text_batches import before
 from ..errors import PlaitError
 from ..training.run import Run
-from ..training.tensors import packed, unpacked
+from ..training.tensors import dumps, loads
 from .settings import LanguageSettings
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as numbers, in its three parts."""
-
     name: str
     vocabulary: Vocabulary
     parts: Mapping[str, Encoded]
@@ -46,7 +44,7 @@ class Corpus:
         except (ValueError, RecursionError) as e:
             raise PlaitError(f"{path} cannot be read ({e}): restore it from a copy, or train again.") from None
         path = run.path / "tokens.safetensors"
-        tensors, unknown = unpacked(path, run.read(path.name))
+        tensors, unknown = loads(path, run.read(path.name))
         try:
             parts = {p: Encoded(tensors[f"{p}.ids"], tensors[f"{p}.starts"], unknown[p]) for p in text.PARTS}
         except KeyError as e:
@@ -61,7 +59,7 @@ class Corpus:
         tensors |= {f"{p}.starts": e.starts for p, e in self.parts.items()}
         vocabulary = json.dumps(self.vocabulary.to_json(), ensure_ascii=False).encode()
         unknown = {p: e.unknown for p, e in self.parts.items()}
-        return {"vocabulary.json": vocabulary, "tokens.safetensors": packed(tensors, unknown)}
+        return {"vocabulary.json": vocabulary, "tokens.safetensors": dumps(tensors, unknown)}
 
     @property
     def end(self) -> int:
@@ -69,7 +67,6 @@ class Corpus:
 
     @cached_property
     def before(self) -> dict[str, Tensor]:
-        """What the network is given for each token of a part."""
         return {part: before(encoded.ids, self.end) for part, encoded in self.parts.items()}
 
     @cached_property
@@ -82,7 +79,6 @@ class Corpus:
 
 
 def misfit(encoded: Encoded, V: int) -> str | None:
-    """What keeps it from being a text in a vocabulary of V tokens."""
     ids, starts, unknown = encoded.ids, encoded.starts, encoded.unknown
     if ids.dtype != torch.int32 or ids.dim() != 1 or not len(ids):
         return f"ids of shape {tuple(ids.shape)} and {ids.dtype}, not a row of int32,"

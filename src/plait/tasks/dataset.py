@@ -13,7 +13,7 @@ import torch
 from ..data.sequences import PARTS, Scale, Sequences, Source, check_labels, check_rows, stratified
 from ..errors import PlaitError
 from ..training.run import Run
-from ..training.tensors import packed, unpacked
+from ..training.tensors import dumps, loads
 
 FILE = "sequences.safetensors"
 KEYS = ("name", "origin", "classes", "columns", "names")
@@ -30,7 +30,7 @@ class Dataset:
 
     @classmethod
     def of(cls, source: Source, *, validation: float, test: float, missing: str, seed: int) -> "Dataset":
-        """Cuts off what the data have no part of, a seeded share of each class; but nothing if that share is 0."""
+        """Missing parts are cut off the training part: a seeded share of each class."""
         classes = check_labels(source)
         parts = {part: check_rows(source, found, missing) for part, found in source.parts.items()}
         for part, share in (("test", test), ("valid", validation)):
@@ -56,17 +56,16 @@ class Dataset:
         return cls(source.name, classes, list(source.columns), scale, made, source.origin)
 
     def new(self, source: Source, missing: str) -> Sequences:
-        """Sequences of other data, on the scale of these."""
         if source.origin != self.origin:
             raise PlaitError(f"{source.name}: its features are not those of the training: give the same ResNet.")
         source = source.in_order(self.columns, "the training data")
-        return Sequences.of(check_rows(source, source.together(), missing), self.scale, self.classes)
+        return Sequences.of(check_rows(source, source.all_parts(), missing), self.scale, self.classes)
 
     # --- in the folder of a run
     @classmethod
     def reopen(cls, run: Run) -> "Dataset":
         path = run.path / FILE
-        tensors, meta = unpacked(path, run.read(FILE))
+        tensors, meta = loads(path, run.read(FILE))
         try:
             name, origin, classes, columns, names = (meta[key] for key in KEYS)
             parts = {
@@ -88,7 +87,7 @@ class Dataset:
         meta: dict[str, Any] = {"name": self.name, "origin": self.origin}
         meta |= {"classes": list(self.classes), "columns": list(self.columns)}
         meta["names"] = {part: list(found.names) for part, found in self.parts.items()}
-        return {FILE: packed(tensors, meta)}
+        return {FILE: dumps(tensors, meta)}
 
     @cached_property
     def digest(self) -> str:
@@ -99,12 +98,10 @@ class Dataset:
         return content.hexdigest()
 
     def counts(self, part: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        """How many sequences of each class a part has."""
         return np.bincount(self.parts[part].labels.numpy(), minlength=len(self.classes))
 
 
 def misfit(found: Sequences, D: int, C: int) -> str | None:
-    """What keeps it from being sequences of D columns, in C classes."""
     rows, starts, labels = found.rows, found.starts, found.labels
     if rows.dtype != torch.float32 or rows.dim() != 2 or rows.shape[1] != D or not rows.isfinite().all():
         return f"rows of shape {tuple(rows.shape)} and {rows.dtype}, not finite float32 in {D} columns,"

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..data import video
 from ..data.files import opened, reading
-from ..data.sequences import Found, Source
+from ..data.sequences import RawSequences, Source
 from ..data.video import Broken, Clip, Frames
 from ..errors import PlaitError
-from ..kernels.cache import folder as cache_folder
+from ..kernels.launch.cache import folder as cache_folder
 from ..training.files import write_whole
 from .memory import check_fits
 
@@ -36,8 +36,6 @@ Rows = NDArray[np.float32]  # (T, outputs)
 
 
 class Wanted(NamedTuple):
-    """How a video becomes rows of numbers."""
-
     model: str  # one of HUB, or a folder
     frames: int
     pad: bool  # a shorter clip is filled up with black frames
@@ -45,8 +43,6 @@ class Wanted(NamedTuple):
 
 
 class ResNet:
-    """A ResNet of transformers, from a folder with config.json and model.safetensors."""
-
     def __init__(self, folder: Path) -> None:
         self.folder, self.contents = folder, dict[str, bytes]()
         with reading(str(folder), f"expected a folder with a ResNet of transformers: {' and '.join(FILES[:2])}"):
@@ -98,7 +94,6 @@ class ResNet:
 
 @contextmanager
 def without_noise() -> Iterator[Any]:
-    """transformers, without its progress bars and its log."""
     try:
         import transformers
         from transformers.utils import logging
@@ -116,7 +111,7 @@ def without_noise() -> Iterator[Any]:
 
 
 def find(wanted: Wanted) -> ResNet:
-    """A ResNet in a folder; or one of the hub's, which is downloaded only if the user says so."""
+    """A ResNet in a folder, or one of the hub's, which is downloaded only on request."""
     if wanted.model not in HUB:
         if not Path(wanted.model).is_dir():
             raise PlaitError(f"features '{wanted.model}': expected a folder with a ResNet, or one of {', '.join(HUB)}.")
@@ -140,7 +135,7 @@ def find(wanted: Wanted) -> ResNet:
 
 
 class Cache:
-    """Features by a key of the clip's bytes, the model and the settings; each is written whole or not at all."""
+    """Features by a key of the clip's bytes, the model and the settings."""
 
     def __init__(self, model: ResNet, wanted: Wanted) -> None:
         self.model, self.frames, self.folder = model, wanted.frames, cache_folder() / "features"
@@ -174,7 +169,6 @@ class Cache:
 
 
 def read(clips: Sequence[Clip], name: str, wanted: Wanted, *, skip_broken: bool, labelled: bool = True) -> Source:
-    """Every clip as rows, one for each frame."""
     try:
         import av  # noqa: F401
     except ImportError:
@@ -203,13 +197,12 @@ def read(clips: Sequence[Clip], name: str, wanted: Wanted, *, skip_broken: bool,
         mine = [(clip, rows) for clip, rows in found if clip.part == part]
         if mine:
             labels = [clip.label for clip, _ in mine] if labelled else None
-            parts[part] = Found([rows for _, rows in mine], labels, [clip.name for clip, _ in mine])  # type: ignore[misc]
+            parts[part] = RawSequences([rows for _, rows in mine], labels, [clip.name for clip, _ in mine])  # type: ignore[misc]
     origin = f"{model.digest}, {wanted.frames} frames{', padded' * wanted.pad}"
     return Source(name, [str(k + 1) for k in range(found[0][1].shape[1])], parts, origin)
 
 
 def watched(clips: Sequence[Clip], title: str) -> Iterator[Clip]:
-    """A bar on a terminal, a line now and then anywhere else."""
     from rich.console import Console
     from rich.progress import track
 

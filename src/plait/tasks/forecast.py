@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..data import series
 from ..data.sampler import Sampler
-from ..data.series import Scale, Series, Values
+from ..data.series import SeasonalScale, Series, Values
 from ..errors import PlaitError
 from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
 from .base import SampleTask, Table
-from .memory import at_once, check_training, check_use
+from .memory import at_once, build_model
 from .pictures import forecast_picture
 from .settings import ForecastSettings
 
@@ -31,17 +31,17 @@ class Forecaster(nn.Module):
         self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options, solver=parse(s.solver))
         self.decoder = layer(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
         self.head = nn.Linear(s.hidden, 1)
-        nn.init.zeros_(self.head.weight)  # it starts as the forecast of the average change, and learns what goes beyond
+        nn.init.zeros_(self.head.weight)  # at first it forecasts the average change
         nn.init.zeros_(self.head.bias)
         self.horizon = s.horizon
 
     def next_of_each(self, x: Tensor) -> tuple[Tensor, Any]:
-        """For every step the one after it: (B, T) -> (B, T), and the state after the last step."""
+        """For every step the one after it, and the last state: (B, T) -> (B, T)"""
         h, state = self.encoder(x.unsqueeze(2))
         return self.head(h).squeeze(2), state
 
     def horizon_after(self, x: Tensor) -> Tensor:
-        """From encoder to decoder, which is given the last value at every step: (B, window) -> (B, horizon)"""
+        """By the decoder, from the last value: (B, window) -> (B, horizon)"""
         assert self.decoder is not None
         _, state = self.encoder(x.unsqueeze(2))
         last = x[:, -1:].expand(-1, self.horizon).unsqueeze(2)  # (B, horizon, 1)
@@ -49,7 +49,6 @@ class Forecaster(nn.Module):
         return self.head(h).squeeze(2)  # type: ignore[no-any-return]
 
     def forecast(self, x: Tensor, steps: int) -> Tensor:
-        """The next steps, however many: (B, window) -> (B, steps)"""
         if self.decoder is not None:
             window, ahead = x.shape[1], x
             while ahead.shape[1] < window + steps:
@@ -64,8 +63,6 @@ class Forecaster(nn.Module):
 
 
 class Forecast(SampleTask):
-    """The task: windows of the training part, and forecasts of the parts that follow it."""
-
     name, kind = "forecast", ForecastSettings
     settings: ForecastSettings
     model: Forecaster
@@ -88,14 +85,9 @@ class Forecast(SampleTask):
         if s.scale == "log" and not positive:
             raise PlaitError(f"{data.name} has values that are not positive: use --scale linear.")
         log = positive and s.scale != "linear"
-        self.scale = Scale.fit(data.values[: self.validation_from], self.season, log)
-        if training:
-            parse(s.solver).check_steps(s.window)
-            check_training(s, lambda: Forecaster(s), s.batch_size(n) * (s.window + s.horizon))
-        else:
-            check_use(lambda: Forecaster(s))
-        torch.manual_seed(s.seed)
-        self.model = Forecaster(s)
+        self.scale = SeasonalScale.fit(data.values[: self.validation_from], self.season, log)
+        values = s.batch_size(n) * (s.window + s.horizon)
+        self.model = build_model(s, lambda: Forecaster(s), values, s.window, training=training)
         changes = self.changes = torch.from_numpy(self.scale.apply(data.values)).float()  # (n - season,)
         span = s.window + (s.horizon if s.decoder == "seq2seq" else 1)
         self.windows = changes[: self.validation_from - self.season].unfold(0, span, 1)  # (count, span)
@@ -131,7 +123,7 @@ class Forecast(SampleTask):
         ]
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        indices = self.sampler.part(indices, self.rank, self.ranks)
+        indices = self.sampler.share(indices, self.rank, self.ranks)
         windows, w = self.windows[indices], self.settings.window
         if self.settings.decoder == "seq2seq":
             predicted, truth = self.model.horizon_after(windows[:, :w]), windows[:, w:]
@@ -140,24 +132,20 @@ class Forecast(SampleTask):
         return nn.functional.mse_loss(predicted, truth), len(indices)
 
     def validate(self) -> float:
-        """Squared error of forecasts from every point of the validation part, as far as it reaches."""
+        """Squared error of forecasts from every point of the validation part."""
         predicted = self.forecasts(self.validation_inputs, self.validation_targets.shape[1])
         known = ~self.validation_targets.isnan()
         return (predicted - self.validation_targets)[known].square().mean().item()
 
     @torch.no_grad()
     def forecasts(self, windows: Tensor, steps: int) -> Tensor:
-        """What follows each of many windows, all of them a step at a time: (n, window) -> (n, steps)
-
-        As many at once as memory is meant for; without a tape, and the weights are packed once.
-        """
+        """What follows each of many windows: (n, window) -> (n, steps)"""
         self.model.eval()
         n = max(1, at_once(1 + 2 * self.settings.hidden) // self.settings.window)  # a layer's inputs and outputs
         with packed(self.model):
             return torch.cat([self.model.forecast(some.contiguous(), steps) for some in windows.split(n)])
 
     def ahead(self, values: Values, steps: int) -> Values:
-        """What follows the values: (n,) -> (steps,)"""
         needed = self.season + self.settings.window
         if len(values) < needed:
             raise PlaitError(f"{len(values)} values are too few to forecast from: season + window need {needed}.")
@@ -166,10 +154,7 @@ class Forecast(SampleTask):
         return self.scale.extend(values, self.forecasts(x, steps)[0].double().numpy())
 
     def evaluate(self) -> dict[str, Any]:
-        """The test part, a horizon at a time, each from the true values before it.
-
-        Beside it two forecasts without a network: the season before, and that plus the average change.
-        """
+        """The test part, a horizon at a time from true values."""
         values, h = self.data.values, self.settings.horizon
         blocks = [(o, min(h, len(values) - o)) for o in range(self.test_from, len(values), h)]
         truth = values[self.test_from :]

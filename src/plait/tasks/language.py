@@ -9,31 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import solvers
-from ..data import text
 from ..data.sampler import Sampler, longest_first
 from ..data.text import UNK
 from ..data.text_batches import Batch, Streams, columns, grouped, sentences
 from ..errors import PlaitError, between
 from ..layers import packed, state_of, states_of
 from ..layout import Layout
-from ..ranks.stack import Network
+from ..training.network import Network
 from ..training.run import Run
 from ..training.settings import check_seed
-from .base import NamedTask, Table, check_share
+from .base import NamedTask, Table, check_share, sizes
 from .corpus import Corpus
 from .language_model import LanguageModel
-from .memory import check_training, check_use
+from .memory import build_model
 from .pictures import perplexity_picture
 from .settings import LanguageSettings
 
 COLDEST = 0.001  # temperature above 0; below it, a softmax would overflow
-AT_ONCE = 512  # steps that are evaluated together; of sentences, eight times as many tokens, more or less
+AT_ONCE = 512  # steps that are evaluated together; of sentences, eight times as many tokens
 
 
 class Language(NamedTask):
-    """The task: a text read in streams, or sentence by sentence."""
-
     name, unit, kind = "language", "tokens", LanguageSettings
     settings: LanguageSettings
     model: LanguageModel
@@ -43,14 +39,9 @@ class Language(NamedTask):
         self.corpus, self.vocabulary = corpus, corpus.vocabulary
         self.end, self.before, train = corpus.end, corpus.before, corpus.parts["train"]
         V = len(self.vocabulary)
-        tokens = s.batch_size(len(train.ids)) * (s.steps if s.by == "streams" else int(train.lengths.max()))
-        if training:
-            solvers.parse(s.solver).check_steps(s.steps if s.by == "streams" else int(train.lengths.max()))
-            check_training(s, lambda: LanguageModel(s, V), min(tokens, len(train.ids)))
-        else:
-            check_use(lambda: LanguageModel(s, V))
-        torch.manual_seed(s.seed)
-        self.model = LanguageModel(s, V)
+        steps = s.steps if s.by == "streams" else int(train.lengths.max())
+        tokens = min(s.batch_size(len(train.ids)) * steps, len(train.ids))
+        self.model = build_model(s, lambda: LanguageModel(s, V), tokens, steps, training=training)
         self.state: tuple[Tensor, ...] | None = None
         self.sampler: Streams | Sampler
         if s.by == "streams":
@@ -76,13 +67,13 @@ class Language(NamedTask):
 
     def about(self) -> list[str]:
         s, parts, words = self.settings, self.corpus.parts, "words" if self.settings.level == "word" else "characters"
-        sizes = ", ".join(f"{len(parts[p].ids):,} to {verb}" for p, verb in zip(text.PARTS, VERBS, strict=True))
+        counts = {part: len(found.ids) for part, found in parts.items()}
         how = f"{s.by}, {s.batch} x {s.steps}" if s.by == "streams" else f"sentences, {s.batch} a batch, {s.buckets}"
         softmax = "adaptive softmax" if self.model.adaptive else "softmax"
         if s.softmax == "auto":
             softmax += " (auto)"
         return [
-            f"{self.corpus.name}: {sizes}; {len(self.vocabulary):,} different {words}",
+            f"{self.corpus.name}: {sizes(counts)}; {len(self.vocabulary):,} different {words}",
             how,
             f"{s.cell}, {s.layers} x {s.hidden} units, {softmax}",
         ]
@@ -107,34 +98,30 @@ class Language(NamedTask):
         return mean, layout.N
 
     def rows(self, indices: Tensor) -> tuple[Tensor, Tensor, Layout, tuple[Tensor, ...] | None]:
-        """This rank's part of a batch: tokens, targets, their layout, and the states from the step before."""
+        """This rank's share of a batch: tokens, targets, layout, states from before."""
         state = None
         if isinstance(self.sampler, Streams):
             batch = self.sampler.batch(indices, columns(int(self.settings.batch), self.rank, self.ranks))
             if self.state is not None and int(indices) != 0:
                 state = tuple(s[:, : batch[1].B].contiguous() for s in self.state)
         else:
-            mine = self.sampler.part(indices, self.rank, self.ranks)
+            mine = self.sampler.share(indices, self.rank, self.ranks)
             batch = sentences(self.corpus.parts["train"].starts, mine)
         return *self.pairs("train", batch), batch[1], state
 
     def pairs(self, part: str, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the network is given, and what comes next, (N,) each."""
         return self.before[part][batch[0]], self.corpus.parts[part].ids[batch[0]].long()
 
     def carry_on(self, state: Sequence[Tensor]) -> None:
-        """The next step starts from these states, if streams are read."""
         self.state = tuple(s.detach() for s in state) if isinstance(self.sampler, Streams) else None
 
     def nll(
         self, tokens: Tensor, targets: Tensor, layout: Layout, state: Sequence[Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The mean of -log p over the rows, and the states after them."""
         h, after = self.model(tokens, layout, None if state is None else state_of(tuple(state)))
         return self.model.softmax(h, targets), states_of(after)
 
     def network(self) -> Network:
-        """The parts that can be shared out among the stages of a pipeline."""
         return self.model.network()
 
     def carried(self) -> dict[str, Tensor]:
@@ -146,7 +133,7 @@ class Language(NamedTask):
     # --- how good it is
     @torch.no_grad()
     def entropy(self, part: str) -> float:
-        """The mean of -log p over all tokens of a part: one stream from end to end, or each sentence alone."""
+        """The mean of -log p over all tokens of a part."""
         self.model.eval()
         total, state = 0.0, None
         with packed(self.model):
@@ -168,7 +155,7 @@ class Language(NamedTask):
         return self.entropy("valid")
 
     def unigram(self, part: str) -> float:
-        """The same, of a model that knows nothing but how often each token is in the training part (plus one)."""
+        """The same, of a model that knows only how often each token is."""
         V, train = len(self.vocabulary), self.corpus.parts["train"].ids
         counts = torch.bincount(train, minlength=V).double() + 1
         return -(counts / counts.sum()).log()[self.corpus.parts[part].ids].mean().item()
@@ -207,7 +194,6 @@ class Language(NamedTask):
         return "generate", f"plait generate {shlex.quote(str(folder))} --prompt {shlex.quote(self.opening())}"
 
     def opening(self) -> str:
-        """How the text begins."""
         start = self.vocabulary.decode(self.corpus.parts["train"].ids[:12]).split("\n")[0]
         return " ".join(start.split()[:2])
 
@@ -249,9 +235,6 @@ class Language(NamedTask):
                 new = pick(logits, temperature, top, generator)
                 written.append(int(new))
         return self.vocabulary.decode(written[1:])
-
-
-VERBS = ("train", "validate", "test")
 
 
 def pick(logits: Tensor, temperature: float, top: int, generator: torch.Generator) -> Tensor:  # (V,) -> (1,)

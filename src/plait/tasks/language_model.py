@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..layers import layer
 from ..layout import Layout
-from ..ranks.stack import AnyHead, Head, Later, Network
 from ..solvers import parse
+from ..training.network import AnyHead, Head, Later, Network
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax, add_weights, by_rows
 
@@ -29,18 +29,17 @@ class LanguageModel(nn.Module):
             nn.init.uniform_(parameter, -s.init, s.init)
 
     def forward(self, tokens: Tensor, layout: Layout, state: Any = None) -> tuple[Tensor, Any]:
-        """Tokens (N,) -> what the softmax is given (N, H), and the state after the last step"""
+        """Tokens (N,) -> input of the softmax (N, H), and the last state"""
         x = self.dropout(self.embedding(tokens))
         if layout.batch_sizes is None:
             y, state = self.rnn(x.unflatten(0, (layout.T, layout.B)), state)
             y = y.flatten(0, 1)
         else:
-            packed, state = self.rnn(layout.packed_sequence(x), state)
-            y = packed.data
+            rows, state = self.rnn(layout.packed_sequence(x), state)
+            y = rows.data
         return self.dropout(y), state
 
     def network(self) -> Network:
-        """The same network in parts, for a pipeline."""
         softmax, head = self.softmax, SoftmaxHead(self.dropout, self.softmax)  # type: ignore[arg-type]
         if isinstance(softmax, AdaptiveSoftmax):
             head = AnyHead(softmax, lambda h, target: softmax(self.dropout(h), target))  # type: ignore[assignment]
@@ -48,7 +47,7 @@ class LanguageModel(nn.Module):
 
 
 class SoftmaxHead(Head):
-    """The full softmax in its two parts: the layers below wait for the first part only."""
+    """The full softmax in two phases: the layers below wait for the first one only."""
 
     def __init__(self, dropout: nn.Dropout, softmax: Softmax) -> None:
         self.dropout, self.softmax = dropout, softmax

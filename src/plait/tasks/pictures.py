@@ -16,14 +16,20 @@ from ..training.files import check_target
 MOST = 1e100  # perplexity that is drawn: axes overflow far above
 
 
+def one_panel(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes: Any = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
 def forecast_picture(
     data: Series, lines: Sequence[tuple[str, Values, str]], start: int, labels: Sequence[str], season: int
 ) -> bytes:
-    """History, and from `start` on the lines (name, values, style), as a PNG file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes: Any = figure.subplots()
+    """History, and from `start` on the lines (name, values, style)."""
+    figure, axes = one_panel(9, 4.5)
     shown = max(0, start - 10 * max(len(values) for _, values, _ in lines))
     history = data.values[shown:start]
     axes.plot(range(shown, start), history, color="0.35", linewidth=1.2, label="history")
@@ -37,18 +43,14 @@ def forecast_picture(
     ticks = range(shown + -shown % season, len(labels), every)
     axes.set_xticks(ticks, [labels[t] for t in ticks])
     axes.set_title(f"{data.name}: {lines[-1][0]}", loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
     return png(figure)
 
 
 def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float) -> bytes:
-    """Perplexity by epoch, as a PNG file."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes: Any = figure.subplots()
+    figure, axes = one_panel(7, 4.2)
     axes.set_yscale("log")
     axes.set_autoscaley_on(False)
     epochs, values = [row["epoch"] for row in history], [min(test, MOST)]
@@ -57,7 +59,7 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
         axes.plot(epochs, perplexity, color=color, marker="o", markersize=3, label=label)
         values += perplexity.tolist()
     axes.axhline(values[0], color="0.35", linestyle=":", label=f"test, best weights: {test:,.4g}")
-    # At least from 1 to 2, so that a few round numbers stand beside it, however close together all values are.
+    # at least a factor of 2, so that a few round numbers stand beside the axis
     middle, half = math.sqrt(min(values)) * math.sqrt(max(values)), math.sqrt(max(2.0, 1.2 * max(values) / min(values)))
     low, high = middle / half, middle * half
     axes.set_ylim(low, high)
@@ -69,21 +71,16 @@ def perplexity_picture(name: str, history: Sequence[dict[str, Any]], test: float
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     axes.set_title(f"{name}: perplexity", loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return png(figure)
 
 
 def confusion_picture(name: str, matrix: Sequence[Sequence[int]], classes: Sequence[str], accuracy: float) -> bytes:
-    """True classes in rows, predicted ones in columns, as a PNG file."""
-    from matplotlib.figure import Figure
-
     counts = np.array(matrix, float)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     C = len(classes)
     side = min(3.2 + 0.42 * C, 16)
-    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
-    axes: Any = figure.subplots()
+    figure, axes = one_panel(side + 0.6, side)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     size = max(4.0, min(9.0, 150 / C))
     if C <= 30:
@@ -91,7 +88,7 @@ def confusion_picture(name: str, matrix: Sequence[Sequence[int]], classes: Seque
             if counts[i, j]:
                 color = "white" if shares[i, j] > 0.6 else "0.15"
                 axes.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", color=color, fontsize=size)
-    words = [shortened(c) for c in classes]
+    words = [c if len(c) <= 20 else c[:19] + "\u2026" for c in classes]
     turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, words)) > 3 else {}
     axes.set_xticks(range(C), words, fontsize=size, **turned)
     axes.set_yticks(range(C), words, fontsize=size)
@@ -102,12 +99,7 @@ def confusion_picture(name: str, matrix: Sequence[Sequence[int]], classes: Seque
     return png(figure)
 
 
-def shortened(word: str) -> str:
-    return word if len(word) <= 20 else word[:19] + "\u2026"
-
-
 def curves_picture(name: str, history: Sequence[dict[str, Any]], what: str = "loss") -> bytes:
-    """Loss (or what else that is) by epoch, and the share of right answers if it is there, as a PNG file."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -134,7 +126,7 @@ def curves_picture(name: str, history: Sequence[dict[str, Any]], what: str = "lo
 
 
 def turning_picture(title: str, rows: Mapping[str, NDArray[np.float32]], degrees: float) -> bytes:
-    """Images over time, as a PNG file. rows: by name, (T, height, width); what is not a number is left blank."""
+    """Images over time. rows: by name, (T, height, width); NaN is left blank"""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -157,7 +149,6 @@ def turning_picture(title: str, rows: Mapping[str, NDArray[np.float32]], degrees
 
 
 def check_picture(path: str) -> Path:
-    """The path, if a picture can be written there."""
     place = Path(path)
     if place.suffix.lower() != ".png":
         raise PlaitError(f"--picture {path}: expected the name of a PNG file, such as future.png.")

@@ -29,7 +29,7 @@ class Pooled(nn.Module):
         self.head = nn.Linear(s.hidden * self.directions, outputs)
 
     def forward(self, rows: Tensor, layout: Layout, ids: Tensor | None = None) -> Tensor:
-        """(N, inputs) -> (B, outputs), in the order in which the sequences were given; ids: which they are"""
+        """(N, inputs) -> (B, outputs), in the order given. ids: of the sequences"""
         known = {} if ids is None else {"ids": ids}
         if layout.batch_sizes is None:
             y, state = self.rnn(rows.unflatten(0, (layout.T, layout.B)), **known)
@@ -48,7 +48,7 @@ class Pooled(nn.Module):
 
 
 @torch.no_grad()
-def judge(model: Pooled, sequences: Sequences) -> Tensor:  # (n, outputs)
+def predict(model: Pooled, sequences: Sequences) -> Tensor:  # (n, outputs)
     """What the network says about each sequence: many together, without a tape."""
     model.eval()
     rows = at_once(model.rnn.input_size + 2 * model.head.in_features)  # a layer's inputs and outputs

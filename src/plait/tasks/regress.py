@@ -2,14 +2,13 @@
 
 import hashlib
 
-import torch
 from torch import Tensor, nn
 
 from ..data.sampler import Sampler
 from ..data.sequences import Sequences
 from ..training.task import Task
-from .memory import check_training
-from .pooled import Pooled, judge
+from .memory import build_model
+from .pooled import Pooled, predict
 from .settings import PooledSettings
 
 
@@ -20,14 +19,13 @@ class Regress(Task):
     def __init__(
         self, settings: PooledSettings, sequences: Sequences, targets: Tensor, train: Tensor, valid: Tensor
     ) -> None:
-        """targets (n, K): on a scale on which their spread is about 1. train, valid: the numbers of those sequences."""
+        """targets (n, K): scaled. train, valid: the numbers of those sequences"""
         s, D, K = settings, sequences.rows.shape[1], targets.shape[1]
         self.sequences, self.targets, self.train, self.valid = sequences, targets, train, valid
         batch = s.batch_size(len(self.train))
-        longest = int(sequences.lengths.max())
-        check_training(s, lambda: Pooled(s, D, K), batch * longest * (1 + s.bidirectional))
-        torch.manual_seed(s.seed)
-        self.model, self.sampler = Pooled(s, D, K), Sampler(len(self.train), batch, s.seed)
+        steps = int(sequences.lengths.max())
+        self.model = build_model(s, lambda: Pooled(s, D, K), batch * steps * (1 + s.bidirectional), steps)
+        self.sampler = Sampler(len(self.train), batch, s.seed)
 
     @property
     def digest(self) -> str:
@@ -44,5 +42,5 @@ class Regress(Task):
     def validate(self) -> float | None:
         if not len(self.valid):
             return None
-        found = judge(self.model, self.sequences.where(self.valid))
+        found = predict(self.model, self.sequences.where(self.valid))
         return nn.functional.mse_loss(found, self.targets[self.valid]).item()

@@ -4,7 +4,7 @@ import hashlib
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +20,12 @@ from ..kernels import pool
 from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
-from ..training.tensors import packed as to_file
-from ..training.tensors import unpacked
-from .base import SampleTask, Table
-from .memory import FLOAT, at_once, check_fits, check_training, check_use
+from ..training.tensors import dumps, loads
+from .base import SampleTask, Table, sizes
+from .memory import FLOAT, at_once, build_model, check_fits
 from .pictures import curves_picture, turning_picture
+from .rotation import Rotation, ridge
 from .settings import RotateSettings
-from .turn import Turn, ridge
 
 FILE = "images.safetensors"
 MOST_ROWS = 2**12  # that are evaluated together, more or less
@@ -39,7 +38,7 @@ WITHOUT = {  # what needs no network -> how it is called
 
 
 class Rotator(nn.Module):
-    """Rows of pixels (T, B, features) in, those of the next step out: tanh(V h), as in the paper."""
+    """Pixels (T, B, features) -> those of the next step: tanh(V h), as in the paper."""
 
     def __init__(self, s: RotateSettings, features: int) -> None:
         super().__init__()
@@ -54,20 +53,17 @@ class Rotator(nn.Module):
 
 
 def squared_error(predicted: Tensor, truth: Tensor) -> Tensor:
-    """Of a batch (T, B, features): summed over pixels and steps, the mean over the images."""
     return nn.functional.mse_loss(predicted, truth, reduction="sum") / truth.shape[1]
 
 
-class Some(NamedTuple):
-    """Some images, turned."""
-
+class Turned(NamedTuple):
     whole: Tensor  # (T + 1, B, pixels)
     inputs: Tensor  # (T, B, features)
     targets: Tensor  # (T, B, features)
 
 
 class Rotate(SampleTask):
-    """The task: images in a training, a validation and a test part, each turned when it is used."""
+    """Images in parts, each turned when it is used."""
 
     name, kind = "rotate", RotateSettings
     settings: RotateSettings
@@ -81,18 +77,14 @@ class Rotate(SampleTask):
             raise PlaitError(f"features {s.features}: the images have {size}; take at most those.")
         n = len(data.parts["train"])
         batch = s.batch_size(n)
+        make = partial(Rotator, s, self.features)
+        self.model = build_model(s, make, batch * s.steps, s.steps, training=training)
         if training:
-            parse(s.solver).check_steps(s.steps)
-            check_training(s, lambda: Rotator(s, self.features), batch * s.steps)
             rows = 2 * data.pixels + 3 * self.features  # whole images and the cut ones; outputs and their gradients
             what = f"batch {batch}, {s.steps} steps of {data.pixels} pixels"
             check_fits(FLOAT * batch * (s.steps + 1) * rows, what, "lower --batch or --steps")
-        else:
-            check_use(lambda: Rotator(s, self.features))
-        torch.manual_seed(s.seed)
-        self.model = Rotator(s, self.features)
         self.sampler = Sampler(n, batch, s.seed)
-        self.turn = Turn(data.height, data.width, [t * s.degrees for t in range(s.steps + 1)])
+        self.turn = Rotation(data.height, data.width, [t * s.degrees for t in range(s.steps + 1)])
 
     @classmethod
     def read(cls, settings: RotateSettings) -> "Rotate":
@@ -107,7 +99,7 @@ class Rotate(SampleTask):
     @classmethod
     def reopen(cls, settings: RotateSettings, run: Run, *, training: bool = False) -> "Rotate":
         path = run.path / FILE
-        tensors, about = unpacked(path, run.read(FILE))
+        tensors, about = loads(path, run.read(FILE))
         parts = {part: tensors[part] for part in PARTS if part in tensors}
         try:
             name, height, width = (about[key] for key in ("name", "height", "width"))
@@ -120,7 +112,7 @@ class Rotate(SampleTask):
 
     def files(self) -> dict[str, bytes]:
         data = self.data
-        return {FILE: to_file(dict(data.parts), {"name": data.name, "height": data.height, "width": data.width})}
+        return {FILE: dumps(dict(data.parts), {"name": data.name, "height": data.height, "width": data.width})}
 
     @cached_property
     def digest(self) -> str:
@@ -132,26 +124,25 @@ class Rotate(SampleTask):
 
     def about(self) -> list[str]:
         s, data = self.settings, self.data
-        verbs = {"train": "to train", "valid": "to validate", "test": "to test"}
-        sizes = ", ".join(f"{len(data.parts[p]):,} {verb}" for p, verb in verbs.items() if p in data.parts)
+        counts = {part: len(found) for part, found in data.parts.items()}
         used = "" if self.features == data.pixels else f", the first {self.features:,} pixels"
         without = (f"{key} {error_text(self.without[key])}" for key in WITHOUT)
         return [
-            f"{data.name}: {sizes}; {data.width} x {data.height} pixels{used}",
+            f"{data.name}: {sizes(counts)}; {data.width} x {data.height} pixels{used}",
             f"{s.steps} turns of {s.degrees:g} degrees; test error per pixel: {', '.join(without)}",
             f"{s.cell}, {s.layers} x {s.hidden} units, tanh output, {'with' if s.bias else 'no'} bias",
         ]
 
     # --- training
-    def some(self, part: str, indices: Tensor | slice) -> Some:
+    def some(self, part: str, indices: Tensor | slice) -> Turned:
         whole = self.turn(self.data.parts[part][indices].float() / 255)
         inputs, targets = whole[:-1, :, : self.features], whole[1:, :, : self.features]
         if not inputs.is_contiguous():
             inputs = pool.empty(inputs, *inputs.shape).copy_(inputs)
-        return Some(whole, inputs, targets)
+        return Turned(whole, inputs, targets)
 
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        indices = self.sampler.part(indices, self.rank, self.ranks)
+        indices = self.sampler.share(indices, self.rank, self.ranks)
         if not len(indices):
             return torch.zeros(()), 0
         _, inputs, targets = self.some("train", indices)
@@ -165,14 +156,12 @@ class Rotate(SampleTask):
     # --- how good it is
     @property
     def numbers(self) -> int:
-        """That the loss of an image is the sum of."""
         return self.settings.steps * self.features
 
     def shown(self, loss: float) -> str:
         return f"error per pixel {error_text(loss / self.numbers)}"
 
-    def pieces(self, part: str) -> Iterator[Some]:
-        """A part, some images at a time."""
+    def pieces(self, part: str) -> Iterator[Turned]:
         n, s = len(self.data.parts[part]), self.settings
         rows = at_once(2 * self.data.pixels + 3 * self.features + 2 * s.hidden, MOST_ROWS)
         size = max(1, rows // s.steps)
@@ -180,7 +169,6 @@ class Rotate(SampleTask):
 
     @torch.no_grad()
     def error(self, part: str) -> float:
-        """Squared error per pixel."""
         self.model.eval()
         with packed(self.model):
             total = sum(float(squared_error(self.model(x), y)) * y.shape[1] for _, x, y in self.pieces(part))
@@ -188,8 +176,8 @@ class Rotate(SampleTask):
 
     @cached_property
     def without(self) -> dict[str, float | None]:
-        """Errors per pixel on the test images of what needs no network. Interpolation sees the whole images."""
-        step, F = Turn(self.data.height, self.data.width, [self.settings.degrees]), self.features
+        """Errors per pixel on the test images, of what needs no network."""
+        step, F = Rotation(self.data.height, self.data.width, [self.settings.degrees]), self.features
         weights = None
         if self.data.pixels <= WIDEST_RIDGE:
             weights = ridge(self.data.parts["train"].float() / 255, self.turn, F)
@@ -232,7 +220,6 @@ class Rotate(SampleTask):
         return found | drawn
 
     def shaped(self, rows: Tensor) -> Any:  # (T, features) -> (T, height, width)
-        """As images; pixels that are not used are not numbers."""
         whole = torch.full((len(rows), self.data.pixels), float("nan"))
         whole[:, : self.features] = rows
         return whole.unflatten(1, (self.data.height, self.data.width)).numpy()

@@ -14,9 +14,7 @@ def confusion(truth: Whole, predicted: Whole, classes: int) -> Whole:  # (C, C):
 
 
 def scores(matrix: Whole, classes: Sequence[str]) -> dict[str, Any]:
-    """precision: of those that were called so. recall: of those that are so; balanced accuracy is its mean over the
-    classes that are there. None where there is nothing to take a share of.
-    """
+    """Balanced accuracy is the mean recall. None where there is nothing to share."""
     right, true, called = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     rows = []
     for k, name in enumerate(classes):
@@ -33,8 +31,8 @@ def scores(matrix: Whole, classes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def share(part: int, whole: int) -> float | None:
-    return float(part / whole) if whole else None
+def share(count: int, whole: int) -> float | None:
+    return float(count / whole) if whole else None
 
 
 def percent(value: float | None) -> str:

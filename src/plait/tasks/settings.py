@@ -1,17 +1,13 @@
 """What can be set about each task, beside what can be set about training."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .. import cells
-from ..errors import PlaitError, between, unknown
+from ..errors import PlaitError, unknown
 from ..training.settings import TrainSettings, option
 
-DECODERS = ("recursive", "seq2seq")
 WIDEST = 100_000  # units of a layer, numbers of an embedding
-SOFTMAXES = ("auto", "full", "adaptive")
-POOLS = ("last", "mean")
-SHORT = ("pad", "keep")
-WEIGHTS = ("none", "balanced")
 
 
 def check_share(name: str, value: float) -> None:
@@ -21,7 +17,7 @@ def check_share(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class NetworkSettings(TrainSettings):
-    """The recurrent part, which all tasks have."""
+    """The recurrent layers, which all tasks have."""
 
     cell: str = option("lstm", "rnn, rnn_relu, lstm, gru or implicit_gru.")
     hidden: int = option(32, "Units in a layer.")
@@ -32,10 +28,10 @@ class NetworkSettings(TrainSettings):
         "serial", "How time is solved: serial, shooting or multigrid; with options, as multigrid:levels=3,coarsening=4."
     )
 
+    LIMITS: ClassVar = {"hidden": (1, WIDEST), "layers": (1, 1000)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        between("hidden", self.hidden, 1, WIDEST)
-        between("layers", self.layers, 1, 1000)
         check_share("dropout", self.dropout)
         cells.get(self.cell)
         from .. import engines, solvers  # torch comes with them
@@ -64,16 +60,12 @@ class ForecastSettings(NetworkSettings):
     validation: int | None = option(None, "Values before those, for validation.  (default: one horizon)")
     decoder: str = option("recursive", "recursive (one step, fed back) or seq2seq (the whole horizon from a decoder).")
 
+    LIMITS: ClassVar = dict.fromkeys(("window", "horizon", "season", "test", "validation"), (1, 10**8))
+    CHOICES: ClassVar = {"decoder": ("recursive", "seq2seq"), "scale": ("auto", "log", "linear")}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("window", "horizon", "season", "test", "validation"):
-            if getattr(self, name) is not None:
-                between(name, getattr(self, name), 1, 10**8)
         self.check_between_layers()
-        if self.decoder not in DECODERS:
-            raise unknown("decoder", self.decoder, DECODERS)
-        if self.scale not in ("auto", "log", "linear"):
-            raise unknown("scale", self.scale, ("auto", "log", "linear"))
 
     @property
     def steps_per_season(self) -> int:
@@ -96,7 +88,7 @@ class LanguageSettings(NetworkSettings):
     validation: float = option(0.05, "Share of the text for validation, if no file is named so.")
     test: float = option(0.05, "Share of the text for the test, if no file is named so.")
     by: str = option("streams", "streams (one long text, state carried on) or sentences (each line by itself).")
-    steps: int = option(35, "Steps of a stream that a gradient goes back through.")
+    steps: int = option(35, "Steps of a stream that a gradient goes back through (truncated backpropagation).")
     buckets: str = option(
         "pool:50",
         "Which sentences share a batch: none, greedy, optimal:K, lengths such as 8,16,32, or pool:N (sorted).",
@@ -113,25 +105,21 @@ class LanguageSettings(NetworkSettings):
     layers: int = option(2, "Layers.")
     dropout: float = option(0.0, "Dropout of what goes into each layer, and into the softmax.")
 
+    LIMITS: ClassVar = {"min_count": (1, 10**9), "steps": (1, 10**6), "init": (1e-12, 100), "embedding": (1, WIDEST)}
+    CHOICES: ClassVar = {
+        "level": ("word", "char"),
+        "by": ("streams", "sentences"),
+        "softmax": ("auto", "full", "adaptive"),
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data is None:
             raise PlaitError("language needs a text: give a file, a folder or a zip with --data.")
-        if self.level not in ("word", "char"):
-            raise unknown("level", self.level, ("word", "char"))
-        if self.by not in ("streams", "sentences"):
-            raise unknown("by", self.by, ("streams", "sentences"))
-        if self.softmax not in SOFTMAXES:
-            raise unknown("softmax", self.softmax, SOFTMAXES)
-        between("min_count", self.min_count, 1, 10**9)
-        between("steps", self.steps, 1, 10**6)
-        between("init", self.init, 1e-12, 100)
         self.only_with("steps", self.by == "streams", "--by streams")
         self.only_with("buckets", self.by == "sentences", "--by sentences")
         if self.by == "streams" and self.batch == "full":
             raise PlaitError("batch 'full' is for sentences: streams need their number, such as --batch 20.")
-        if self.embedding is not None:
-            between("embedding", self.embedding, 1, WIDEST)
         if self.tied and self.width != self.hidden:
             raise PlaitError(
                 f"tied with embedding {self.width} and hidden {self.hidden}: one matrix needs them equal; leave "
@@ -142,7 +130,6 @@ class LanguageSettings(NetworkSettings):
 
     @property
     def width(self) -> int:
-        """Of the embedding."""
         return self.embedding or self.hidden
 
 
@@ -158,10 +145,10 @@ class PooledSettings(NetworkSettings):
     cell: str = option("gru", "rnn, rnn_relu, lstm, gru or implicit_gru.")
     hidden: int = option(100, "Units in a layer.")
 
+    CHOICES: ClassVar = {"pool": ("last", "mean")}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pool not in POOLS:
-            raise unknown("pool", self.pool, POOLS)
         check_share("validation", self.validation)
 
 
@@ -190,28 +177,24 @@ class ClassifySettings(PooledSettings):
     split: int = option(1, "Which of HMDB51's splits.")
     dropout: float = option(0.3, "Dropout between layers, and of what is judged in the end.")
 
+    LIMITS: ClassVar = {"frames": (1, 10**6), "split": (1, 1000)}
+    CHOICES: ClassVar = {"short": ("pad", "keep"), "class_weights": ("none", "balanced")}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data is None:
             raise PlaitError("classify needs sequences: give a file, a folder or a zip with --data.")
         check_share("test", self.test)
         self.only_with("test", self.test_data is None, "data without a test part, not with --test-data")
-        between("frames", self.frames, 1, 10**6)
-        between("split", self.split, 1, 1000)
-        if self.short not in SHORT:
-            raise unknown("short", self.short, SHORT)
         from ..data.numbers import MISSING  # torch comes with it
 
         if self.missing not in MISSING:
             raise unknown("--missing", self.missing, MISSING)
-        if self.class_weights not in WEIGHTS:
-            raise unknown("class-weights", self.class_weights, WEIGHTS)
         if self.classes is not None and len(set(self.chosen)) < 2:
             raise PlaitError(f"classes '{self.classes}': expected two or more, divided by commas.")
 
     @property
     def chosen(self) -> list[str]:
-        """The classes that the user wants; none for all."""
         return [name.strip() for name in (self.classes or "").split(",") if name.strip()]
 
 
@@ -237,12 +220,10 @@ class RotateSettings(NetworkSettings):
     cell: str = option("rnn", "rnn, rnn_relu, lstm, gru or implicit_gru.")
     hidden: int = option(1000, "Units in a layer.")
 
+    LIMITS: ClassVar = {"features": (1, WIDEST), "steps": (1, 1000), "degrees": (-360, 360)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_between_layers()
-        if self.features is not None:
-            between("features", self.features, 1, WIDEST)
-        between("steps", self.steps, 1, 1000)
-        between("degrees", self.degrees, -360, 360)
         check_share("validation", self.validation)
         check_share("test", self.test)

@@ -1,7 +1,7 @@
 """The end of a language model: from a state to the likelihood of the word that follows.
 
 With ten thousand words this costs more than the recurrence: see docs/language.md for the profile. Loss and gradients
-come in two parts: `by_rows` is all that the layers below wait for; `add_weights` can be done later, chunk by chunk.
+come in two phases: `by_rows` is all that the layers below wait for; `add_weights` can be done later, chunk by chunk.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LOGITS = 1 << 22  # numbers that are held at a time
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """(h, weight, bias, target) -> the mean of cross_entropy(h weight' + bias, target), without targets of -1."""
+    """-> the mean of cross_entropy(h weight' + bias, target), without targets of -1"""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None  # handed on, not copied: a second backward computes them anew
+        gradients, ctx.gradients = ctx.gradients, None  # a second backward pass computes them again
         if gradients is None:
             _, *gradients = with_gradients(*ctx.saved_tensors)
         if d_loss.item() != 1:
@@ -38,14 +38,14 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """-> the loss, d_h, d_weight, d_bias. Both parts, one after the other for some rows at a time: p is small."""
+    """-> loss, d_h, d_weight, d_bias; some rows at a time, so that p stays small"""
     divisor = int((target >= 0).sum())
     loss, d_h, d_weight, d_bias = h.new_zeros(()), torch.empty_like(h), torch.empty_like(weight), torch.zeros_like(bias)
     if h.shape[0] == 0:
         d_weight.zero_()
     for rows in blocks(h.shape[0], weight.shape[0]):
-        part, d_h[rows], p = by_rows(h[rows], weight, bias, target[rows], divisor)
-        loss += part
+        more, d_h[rows], p = by_rows(h[rows], weight, bias, target[rows], divisor)
+        loss += more
         add_weights(p, h[rows], divisor, d_weight, d_bias, first=rows.start == 0)
         del p  # before the next one is made
     return loss, d_h, d_weight, d_bias
@@ -54,7 +54,7 @@ def with_gradients(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> t
 def by_rows(
     h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, divisor: float
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The first part, which each row has for itself. -> the loss, d_h, and p, which `add_weights` needs.
+    """The first phase, row by row. -> the loss, d_h, and p, which `add_weights` needs.
 
     The rows may be a chunk of more: `divisor` is the number of targets (without those of -1) in the whole, and the
     losses of all chunks add up to the mean. p is the gradient of the logits, times `divisor`, in blocks of rows; it is
@@ -77,11 +77,11 @@ def by_rows(
 
 
 def likelihoods(h: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Of all words, in the place of their logits, and -log p of those that are wanted: (n, V), (n, 1)"""
+    """In the place of the logits, and -log p of the targets: (n, V), (n, 1)"""
     p = torch.addmm(bias, h, weight.t(), out=pool.empty(h, h.shape[0], weight.shape[0]))
     torch.softmax(p, 1, out=p)
     entropy = -p.gather(1, wanted).log_()
-    if not entropy.isfinite().all():  # a likelihood so small that it became 0; its logarithm can be computed
+    if not entropy.isfinite().all():  # a likelihood underflowed to 0
         entropy = -torch.addmm(bias, h, weight.t()).log_softmax(1).gather(1, wanted)
     return p, entropy
 
@@ -89,7 +89,7 @@ def likelihoods(h: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tupl
 def add_weights(
     p: Sequence[Tensor], h: Tensor, divisor: float, d_weight: Tensor, d_bias: Tensor, *, first: bool = False
 ) -> None:
-    """The second part: what these rows add to the gradients of weight and bias. `first`: d_weight holds nothing yet."""
+    """The second phase. first: d_weight holds nothing yet"""
     scale = 1 / max(1, divisor)
     for k, (block, rows) in enumerate(zip(p, h.split([len(block) for block in p]), strict=True)):
         d_weight.addmm_(block.t(), rows, beta=0 if first and k == 0 else 1, alpha=scale)
@@ -97,19 +97,16 @@ def add_weights(
 
 
 def blocks(N: int, V: int) -> list[slice]:
-    """Rows whose logits are held together."""
     size = max(1, LOGITS // V)
     return [slice(i, min(N, i + size)) for i in range(0, N, size)]
 
 
 class Softmax(nn.Module):
-    """A word's likelihood from all words' logits."""
-
     def __init__(self, H: int, V: int, tied: Tensor | None = None) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.empty(V))
         self.weight = nn.Parameter(torch.empty(V, H)) if tied is None else None
-        self.tied = [] if tied is None else [tied]  # in a list: it is a parameter of the embedding, not of this module
+        self.tied = [] if tied is None else [tied]  # a list hides the embedding's parameter
 
     @property
     def matrix(self) -> Tensor:  # (V, H)
@@ -131,7 +128,7 @@ class Softmax(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's: frequent words by themselves, rarer ones in clusters that are seldom computed, with fewer columns."""
+    """torch's: rare words are in clusters that are seldom computed, with fewer columns."""
 
     def __init__(self, H: int, V: int) -> None:
         super().__init__()

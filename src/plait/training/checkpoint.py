@@ -18,7 +18,7 @@ from .crew import Crew
 from .files import read_plain
 from .run import Run
 from .task import Task
-from .tensors import load_weights, unpacked, with_prefix
+from .tensors import load_weights, loads, with_prefix
 
 # What each of torch's optimizers has for a parameter, once it has stepped.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
@@ -27,7 +27,7 @@ OPTIMIZER_STATE = {"SGD": {"momentum_buffer"}, "Adam": ADAM, "AdamW": ADAM}
 
 @dataclass
 class Progress:
-    """Where training is. `position` counts the steps done in the epoch that is under way."""
+    """`position` counts the steps done in the epoch under way."""
 
     epoch: int = 0
     position: int = 0
@@ -40,7 +40,6 @@ class Progress:
 
     @classmethod
     def read(cls, value: dict[str, Any], steps: int) -> "Progress":
-        """As it was saved. `steps`: of an epoch."""
         progress = cls(**value)
         whole = progress.epoch, progress.position, progress.count, progress.best_epoch
         numbers = progress.loss, progress.seconds, 0.0 if progress.best is None else progress.best
@@ -59,11 +58,11 @@ class State:
     schedule: Any
     progress: Progress
     best: dict[str, Tensor] = field(default_factory=dict)  # the weights of the best epoch
-    belongs_to: dict[str, Any] = field(default_factory=dict)  # the settings and the data that it was made with
-    # Of several processes, when they have been collected. A lone process has its own.
+    belongs_to: dict[str, Any] = field(default_factory=dict)  # settings and data
+    # of several processes, once they have been collected
     carried: dict[str, Tensor] | None = None  # what all of them hand on to the next step, together
-    random: dict[str, Tensor] = field(default_factory=dict)  # random states of ranks 1, 2, ...: cpu@1, cpu@2
-    solvers: dict[str, Tensor] = field(default_factory=dict)  # what the solvers of ranks 1, 2, ... have learnt: 1.name
+    random: dict[str, Tensor] = field(default_factory=dict)  # of ranks 1, 2, ...: cpu@1, cpu@2
+    solvers: dict[str, Tensor] = field(default_factory=dict)  # of ranks 1, 2, ...: 1.name
 
     def save(self, run: Run) -> None:
         weights = self.task.model.state_dict()
@@ -71,7 +70,9 @@ class State:
         carried = self.task.carried() if self.carried is None else self.carried
         tensors |= {f"carried.{k}": v for k, v in carried.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
-        tensors |= {f"random.{device}": state for device, state in (random_states() | self.random).items()}
+        tensors |= {"random.cpu": torch.get_rng_state()}
+        tensors |= {f"random.cuda:{k}": state for k, state in enumerate(cuda_states())}
+        tensors |= {f"random.{rank}": state for rank, state in self.random.items()}
         learnt = {f"0.{k}": t for k, t in solvers.state(self.task.model).items()} | self.solvers
         tensors |= {f"solver.{k}": t for k, t in learnt.items()}
         optimizer = self.optimizer.state_dict()
@@ -89,11 +90,10 @@ class State:
         run.write_tensors("model.safetensors", self.best or dict(weights), {})
 
     def load(self, run: Run | None, crew: Crew) -> None:
-        """run: of the first rank; the others are told what it reads."""
         path = (run.path if run else Path()) / "state.safetensors"
-        tensors, meta = unpacked(path, crew.told(lambda: read_plain(path)))
+        tensors, meta = loads(path, crew.broadcast(lambda: read_plain(path)))
         try:
-            began = {**self.belongs_to, **meta["belongs_to"]}  # a setting that it lacks was not there yet: the default
+            began = {**self.belongs_to, **meta["belongs_to"]}  # a new setting has its default
             for name, value in self.belongs_to.items():
                 if began[name] != value:
                     was = "other data" if name == "digest" else f"{name} {began[name]}, not {value}"
@@ -157,7 +157,6 @@ def finite(value: Any) -> bool:
 
 
 def alike(found: Any, own: Any) -> bool:
-    """Whether it can take the place of a schedule's own number, or list of numbers."""
     if isinstance(own, list | tuple):
         return isinstance(found, list) and len(found) == len(own) and all(map(alike, found, own))
     if type(own) in (int, float):
@@ -165,16 +164,11 @@ def alike(found: Any, own: Any) -> bool:
     return bool(found == own)
 
 
-def random_states() -> dict[str, Tensor]:
-    return {"cpu": torch.get_rng_state(), **{f"cuda:{k}": s for k, s in enumerate(cuda_states())}}
-
-
 def cuda_states() -> list[Tensor]:
     return list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
 
 
 def numpy_state() -> dict[str, Any]:
-    """As JSON can hold it."""
     state: dict[str, Any] = dict(np.random.get_state(legacy=False))
     return {**state, "state": {**state["state"], "key": state["state"]["key"].tolist()}}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wishes(NamedTuple):
-    """What a process would like to do after a step. All do it if one of them wishes it."""
+    """What a process would like to do after a step: all do it if one of them does."""
 
     stop: bool
     save: bool
@@ -35,16 +35,16 @@ class Crew(ABC):
 
     @property
     def like_rank(self) -> int:
-        """The rank whose random numbers and decisions this one shares: itself, but for ranks that share steps out."""
+        """The rank whose random numbers and decisions this one shares."""
         return self.rank
 
     @abstractmethod
     def step(self, task: Task, indices: Tensor, wish: Callable[[], Wishes]) -> Stepped:
-        """Both passes over a batch. Leaves in .grad the derivative of the mean loss over the whole batch."""
+        """Leaves in .grad the derivative of the mean loss over the whole batch."""
 
     @abstractmethod
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> float:
-        """Scales all gradients down if their norm is larger than `most` -> the norm before."""
+        """Scales all gradients down if their norm is larger than `most` -> the norm before"""
 
     @abstractmethod
     def update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -59,16 +59,16 @@ class Crew(ABC):
         """Brings to the first rank all that a checkpoint holds."""
 
     @abstractmethod
-    def told(self, read: Callable[[], bytes]) -> bytes:
+    def broadcast(self, read: Callable[[], bytes]) -> bytes:
         """What the first rank reads, on all ranks."""
 
     @abstractmethod
     def announce(self, run: "Run") -> None:
-        """The run has a folder from which it could go on, or gets it now. Called by the first rank."""
+        """The run has a folder from which it could go on, or gets it now."""
 
     @abstractmethod
     def restore(self, state: "State") -> None:
-        """After a checkpoint was loaded, or before the first step: every rank takes its own part."""
+        """After a checkpoint was loaded, or before the first step."""
 
 
 class Alone(Crew):
@@ -91,29 +91,26 @@ class Alone(Crew):
     def collect(self, state: "State") -> None:
         """It has everything."""
 
-    def told(self, read: Callable[[], bytes]) -> bytes:
+    def broadcast(self, read: Callable[[], bytes]) -> bytes:
         return read()
 
     def announce(self, run: "Run") -> None:
-        """Nobody is to be told."""
+        """The run has a folder from which it could go on, or gets it now."""
 
     def restore(self, state: "State") -> None:
-        """All of it is its own. What other ranks had, in an earlier session, is gone."""
+        """After a checkpoint was loaded, or before the first step."""
         state.random, state.solvers = {}, {}
 
 
 def fill_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Zeros for what had no part in the loss, as several ranks have them: an optimizer skips a missing gradient."""
+    """An optimizer would skip a missing gradient."""
     for p in parameters:
         if p.requires_grad and p.grad is None:
             p.grad = torch.zeros_like(p)
 
 
 def clip(parameters: Sequence[nn.Parameter], most: float, norm: Tensor | None = None) -> float:
-    """torch's clip_grad_norm_, but gradients that are short enough are not written again. -> the norm before
-
-    norm: of all gradients, if there are more than those of these parameters
-    """
+    """As clip_grad_norm_, but short gradients are not written again. norm: of all, if there are more"""
     if norm is None:
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     found = norm.item()

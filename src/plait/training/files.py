@@ -16,16 +16,16 @@ from ..errors import PlaitError
 from . import signals
 
 REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
-DESCRIPTOR = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)")  # names of files that are open
+DESCRIPTOR = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)")  # of open files
 LINKS = 40  # that are followed
 PARTIAL = ".plait.*.partial"  # what is being written, or was when its process was killed
-OLD = 3600  # seconds after which its writer is gone: no write takes so long, and no two clocks differ so much
-pipes: dict[Path, int] = {}  # open since they were checked: closing one would end its reader's input
+OLD = 3600  # seconds after which its writer must be gone
+pipes: dict[Path, int] = {}  # kept open after the check: closing would end the reader's input
 
 
 @contextlib.contextmanager
 def writing(path: Path, whole: bool = False) -> Iterator[None]:
-    """Turns what the disk says into a sentence. `whole`: by `atomically`."""
+    """Turns errors of the disk into a sentence. whole: by `atomically`"""
     try:
         yield
     except OSError as e:
@@ -34,7 +34,7 @@ def writing(path: Path, whole: bool = False) -> Iterator[None]:
 
 
 def check_target(path: Path, name: str) -> None:
-    """Refuses a place that cannot be written, before any work is done. `name`: what the user calls it."""
+    """Refuses what cannot be written, before any work is done. name: the user's"""
     try:
         if (open_file := descriptor(path)) is not None:
             if fcntl.fcntl(open_file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
@@ -49,7 +49,7 @@ def check_target(path: Path, name: str) -> None:
         if kind in (0, stat.S_IFREG) and not folder.is_dir():
             raise PlaitError(f"{name} cannot be written: expected a file in a folder that exists.")
         places = [folder] * (kind in (0, stat.S_IFREG)) + [path] * bool(kind)
-        if not all(os.access(place, os.W_OK) for place in places):  # a file that is protected is not replaced, either
+        if not all(os.access(place, os.W_OK) for place in places):  # a protected file is not replaced
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as e:
         if e.errno == errno.ENXIO:
@@ -58,7 +58,6 @@ def check_target(path: Path, name: str) -> None:
 
 
 def kind_of(path: Path) -> int:
-    """What is at the end of its links: one of stat's S_IF, or 0 for nothing."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:
@@ -66,7 +65,7 @@ def kind_of(path: Path) -> int:
 
 
 def descriptor(path: Path) -> int | None:
-    """N, if it leads to what this process has open as N: /dev/stdout, /dev/fd/N, /proc/self/fd/N or a link to one."""
+    """N, if a path leads to what this process has open as N."""
     for _ in range(LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
         if found := DESCRIPTOR.fullmatch(str(path)):
@@ -79,7 +78,7 @@ def descriptor(path: Path) -> int | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a plain file at the end of its links, which stay; devices, pipes and open files are written through."""
+    """Replaces a plain file; devices, pipes and open files are written through."""
     check_target(path, str(path))
     if descriptor(path) is not None or kind_of(path) in (stat.S_IFIFO, stat.S_IFCHR):
         with writing(path):
@@ -93,7 +92,7 @@ def through(path: Path, content: bytes) -> None:
     print(end="", flush=True)  # it may be the same file
     file, open_file = pipes.pop(path, None), descriptor(path)
     if file is None and open_file is not None:
-        file = os.dup(open_file)  # with its position: whatever else writes there goes on behind us
+        file = os.dup(open_file)  # with its position: other writers continue behind us
     if file is None:
         file = os.open(path, os.O_WRONLY | os.O_NOCTTY)
     os.set_blocking(file, True)
@@ -102,13 +101,13 @@ def through(path: Path, content: bytes) -> None:
 
 
 def atomically(path: Path, content: bytes) -> None:
-    """A reader, or a process after a crash, finds the old content or the new, never a part."""
+    """A reader finds the old content or the new, even after a crash."""
     with signals.whole():
         try:
             old = path.stat()
         except FileNotFoundError:
             old = None
-        # A short name, as the file's own may be as long as names can be. A random one, so that nobody can guess it.
+        # short, as the file's own name may be as long as allowed; random, so that nobody can guess it
         partial = path.with_name(PARTIAL.replace("*", secrets.token_hex(8)))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         file = os.open(partial, flags, 0o666 if old is None else 0o600)
@@ -127,7 +126,6 @@ def atomically(path: Path, content: bytes) -> None:
 
 
 def keep(old: os.stat_result, file: int) -> None:
-    """The group, the owner and the permissions of the file that it takes the place of."""
     for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with contextlib.suppress(OSError):  # only root may give a file away
             os.fchown(file, owner, group)
@@ -135,12 +133,11 @@ def keep(old: os.stat_result, file: int) -> None:
 
 
 def is_old(path: Path) -> bool:
-    """Whether its writer is gone. Its age tells: a lock may not be seen on another host that shares the disk."""
+    """Whether its writer is gone, by its age: a lock may not be seen by another host."""
     return time.time() - path.stat(follow_symlinks=False).st_mtime > OLD
 
 
 def sync(folder: Path) -> None:
-    """So that a new name is still there after a power cut."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -149,6 +146,6 @@ def sync(folder: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """A file of a run. A pipe would be waited for, a device might never end."""
+    """A pipe would be waited for, a device might never end."""
     with reading(str(path), "restore it from a copy, or train again with another --out"):
         return regular(path, "expected a plain file, as plait train makes it").read_bytes()

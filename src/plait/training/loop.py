@@ -10,10 +10,10 @@ import torch
 
 from .. import solvers
 from ..errors import PlaitError
-from ..layers import on_device, packed
+from ..layers import cuda_choice, packed
 from .checkpoint import Progress, State
 from .crew import Alone, Crew, Wishes
-from .reporter import Reporter, Silent
+from .reporter import Reporter
 from .run import Run
 from .settings import TrainSettings
 from .signals import Interrupt
@@ -35,10 +35,7 @@ def train(
     resume: bool = False,
     crew: Crew | None = None,
 ) -> Outcome:
-    """Trains task.model, and leaves in it the weights of the best epoch. Checkpoints go to the run, if there is one.
-
-    crew: the processes that train together. All of them call this, and the first one has the run.
-    """
+    """Leaves in task.model the weights of the best epoch."""
     crew = crew or Alone()
     if resume and run is None and crew.is_first:
         raise ValueError("resume needs the run to go on with.")
@@ -46,10 +43,10 @@ def train(
     state = State(task, optimizer, settings.make_schedule(optimizer), Progress())
     state.belongs_to = {"digest": task.digest, **settings.fixed()}
     with Interrupt() as interrupt, run.locked() if run else nullcontext():
-        loop = Loop(task, settings, run, reporter or Silent(), state, interrupt, crew)
+        loop = Loop(task, settings, run, reporter or Reporter(), state, interrupt, crew)
         if resume:
             if run:
-                on_device.take_choices(run)
+                cuda_choice.take_choices(run)
             state.load(run, crew)
         crew.restore(state)
         if not resume:
@@ -84,7 +81,6 @@ class Loop:
         self.stopped = False  # a signal has asked for it
 
     def say_where(self) -> None:
-        """In which folder, and with what of it done."""
         progress, settings, say = self.state.progress, self.settings, self.reporter.say
         if self.run:
             say(f"run {self.run.path}")
@@ -131,17 +127,16 @@ class Loop:
             return
         if not all(p.isfinite().all() for p in self.task.model.parameters()):
             raise diverged("a weight", float("nan"), self.state.progress, self.run)
-        on_device.keep_choices(self.run)
+        cuda_choice.keep_choices(self.run)
         self.state.save(self.run)
         self.saved = time.perf_counter()
 
     def wish(self) -> Wishes:
-        """Asked once a step, when both passes are done."""
         is_due = self.run is not None and self.now - self.saved >= self.settings.save_every
         return Wishes(self.interrupt.asked, is_due)
 
     def epoch(self) -> bool:
-        """The steps of one epoch, or what is left of them. False if the user asked to stop before the last one."""
+        """The rest of an epoch. False if the user asked to stop before its end."""
         task, state, settings, crew = self.task, self.state, self.settings, self.crew
         progress, optimizer = state.progress, state.optimizer
         began, already, counted = time.perf_counter(), progress.seconds, 0
@@ -190,7 +185,7 @@ class Loop:
             **task.figures(),
         }
         if (share := solvers.share(task.model)) is not None:
-            row["solved in parallel"] = share  # of all steps so far
+            row["parallel"] = share  # of all training calls so far, those that were cut in time
         progress.history.append(row)
         progress.epoch, progress.position, progress.loss, progress.count = progress.epoch + 1, 0, 0.0, 0
         measure = loss if validation is None else validation
@@ -203,7 +198,7 @@ class Loop:
 
 @contextmanager
 def warming(optimizer: torch.optim.Optimizer, warmup: int, done: int) -> Iterator[None]:
-    """A lower learning rate in the first steps. `done`: how many there were. The schedule goes on from the full one."""
+    """A lower learning rate in the first `warmup` steps."""
     if done >= warmup:
         yield
         return

@@ -2,31 +2,37 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from rich import progress as rich
 from rich.console import Console
 
-REFRESH = 0.1  # seconds between two updates of the bar: a step of a small model takes a hundredth of that
+REFRESH = 0.1  # seconds between two updates of the bar
 SILENCE = 10.0  # seconds after which a log gets a line though no epoch has ended
 
-KNOWN = {"epoch", "loss", "validation", "lr", "seconds", "rate"}  # of a row; the task may have figures beside them
+KNOWN = {"epoch", "loss", "validation", "lr", "seconds", "rate"}  # a task may add figures
 
 Shown = Callable[[float], str]
 
 
-class Reporter(Protocol):
-    def say(self, text: str) -> None: ...  # before the start
+class Reporter:
+    """Without a console it is silent."""
+
+    console: Console | None = None
+
+    def say(self, text: str) -> None:  # before the start
+        if self.console is not None:
+            self.console.print(text)
+
     def start(self, done: int, total: int, epochs: int) -> None: ...
     def step(self, epoch: int, loss: float, rate: float) -> None: ...
     def epoch(self, row: dict[str, Any]) -> None: ...
     def stop(self) -> None: ...
 
 
-class Bar:
+class Bar(Reporter):
     def __init__(self, console: Console, unit: str, shown: Shown) -> None:
-        self.shown_as = shown
-        self.say = console.print
+        self.shown_as, self.console = shown, console
         columns = "epoch {task.fields[epoch]}", "{task.fields[loss]}", "{task.fields[rate]} " + unit + "/s"
         texts = [rich.TextColumn(text) for text in columns]
         middle, left = rich.BarColumn(bar_width=None), rich.TimeRemainingColumn()
@@ -46,19 +52,16 @@ class Bar:
             self.bar.update(self.task, advance=self.steps, epoch=at, loss=self.shown_as(loss), rate=f"{rate:,.0f}")
             self.steps, self.shown = 0, now
 
-    def epoch(self, row: dict[str, Any]) -> None: ...
-
     def stop(self) -> None:
         self.bar.update(self.task, advance=self.steps)
         self.bar.stop()
 
 
-class Lines:
-    """About ten lines, whatever the number of epochs, and more only where an epoch takes long."""
+class Lines(Reporter):
+    """About ten lines, and more only where an epoch takes long."""
 
     def __init__(self, console: Console, unit: str, shown: Shown) -> None:
         self.console, self.unit, self.shown_as = console, unit, shown
-        self.say = console.print
 
     def start(self, done: int, total: int, epochs: int) -> None:
         self.began = self.shown = time.monotonic()
@@ -75,23 +78,13 @@ class Lines:
             if row["validation"] is not None:
                 validation = f"  validation {self.shown_as(row['validation']).split()[-1]}"
             for name in [name for name in row if name not in KNOWN]:
-                validation += f", {name} {row[name]:.3f}"
+                validation += f", {name} {row[name]:.0%}" if name == "parallel" else f", {name} {row[name]:.3f}"
             self.print(f"epoch {row['epoch']}/{self.epochs}  {self.shown_as(row['loss'])}{validation}", row["rate"])
 
     def print(self, text: str, rate: float) -> None:
         self.shown = time.monotonic()
         left = (self.shown - self.began) / max(1, self.steps) * (self.total - self.done - self.steps)
-        self.console.print(f"{text}  {rate:,.0f} {self.unit}/s  {left:.0f} s left")
-
-    def stop(self) -> None: ...
-
-
-class Silent:
-    def say(self, text: str) -> None: ...
-    def start(self, done: int, total: int, epochs: int) -> None: ...
-    def step(self, epoch: int, loss: float, rate: float) -> None: ...
-    def epoch(self, row: dict[str, Any]) -> None: ...
-    def stop(self) -> None: ...
+        self.say(f"{text}  {rate:,.0f} {self.unit}/s  {left:.0f} s left")
 
 
 def reporter(console: Console, unit: str, shown: Shown = "loss {:.4g}".format) -> Reporter:

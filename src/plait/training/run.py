@@ -20,7 +20,7 @@ from ..errors import PlaitError
 from . import signals
 from .files import PARTIAL, atomically, is_old, read_plain, sync, writing
 from .settings import MOST_THREADS
-from .tensors import packed, unpacked
+from .tensors import dumps, loads
 
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # what a rename says to a name that is in use
 ATTEMPTS = 100  # at a folder, while others make and clear away theirs
@@ -34,13 +34,13 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = self.folder = path  # its name, and where its files are
-        self.digests: dict[str, str] = {}  # of the files with its data, as far as config.json has told them
+        self.digests: dict[str, str] = {}  # of its data files, from config.json
 
     @classmethod
     def create(
         cls, out: str | None, task: str, config: dict[str, Any], files: dict[str, bytes] | None = None
     ) -> "NewRun":
-        """Nothing is written before it is locked, and it has its name from `begin` on."""
+        """Nothing is written before it is locked; `begin` gives it its name."""
         return NewRun(out, task, config, files or {})
 
     @classmethod
@@ -58,7 +58,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For the one process that trains: it alone writes, and clears away what a killed one left half written."""
+        """For the one process that trains; it clears away what a killed one left."""
         handle = self.lock()
         try:
             clear_left_overs(self.path)
@@ -74,14 +74,13 @@ class Run:
         return handle
 
     def begin(self) -> None:
-        """Called when all is there that it takes to go on. Does nothing: this folder has its name already."""
+        """Called when all is there that it takes to go on. This folder has its name already."""
 
     # --- what it says about itself
     def write_config(self, config: dict[str, Any]) -> None:
         self.write("config.json", config_file(config))
 
     def config(self, task: str | None = None) -> dict[str, Any]:
-        """The settings of a run of that task, or of any."""
         path = self.path / "config.json"
         content = read_plain(path)
         try:
@@ -103,7 +102,7 @@ class Run:
         return config
 
     def check_unchanged(self, config: dict[str, Any]) -> None:
-        """The settings must be what the run began with. (The data too: `read` looks at that.)"""
+        """The settings must be what the run began with. (`read` checks the data.)"""
         if "checksum" not in config:
             raise PlaitError(f"{self.path} was made by an earlier version of plait, without a checksum: train again.")
         if config["checksum"] != checksum(config):
@@ -111,7 +110,7 @@ class Run:
 
     # --- files
     def read(self, name: str) -> bytes:
-        """A file with its data, which must be what the run began with, to the last bit."""
+        """A file with its data, which must be what the run began with."""
         content = read_plain(self.path / name)
         if name in self.digests and sha256(content) != self.digests[name]:
             raise PlaitError(f"{self.path / name} was changed: put back what the run began with.")
@@ -121,14 +120,14 @@ class Run:
         self.write(name, as_json(value))
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        self.write(name, packed(tensors, meta))
+        self.write(name, dumps(tensors, meta))
 
     def write(self, name: str, content: bytes) -> None:
         with writing(self.path / name, whole=True):
             atomically(self.folder / name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return unpacked(self.path / name)
+        return loads(self.path / name)
 
 
 class NewRun(Run):
@@ -165,7 +164,6 @@ class NewRun(Run):
             yield
 
     def make_folder(self) -> int:
-        """-> its lock"""
         if self.inside:
             handle = self.lock()
             for path in left_overs(self.path):
@@ -179,7 +177,7 @@ class NewRun(Run):
             parent.mkdir(parents=True, exist_ok=True)
             clear_left_overs(parent)
             folder = hidden(parent)
-            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process makes room, or takes it
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process was quicker
                 folder.mkdir()
                 locked = lock(folder)
                 if locked is not None:
@@ -188,7 +186,7 @@ class NewRun(Run):
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def begin(self) -> None:
-        """Gives it its name, in one step; or its files their place, with config.json, which makes it a run, last."""
+        """Gives it its name, in one step; or moves its files, config.json, which makes it a run, last."""
         if self.begun:
             return
         with writing(self.path):
@@ -196,7 +194,7 @@ class NewRun(Run):
                 self.move_up()
             else:
                 self.rename()
-        signals.go_on = go_on(self.task, self.path)
+        signals.resume_command = resume_command(self.task, self.path)
         self.starting.close()
 
     def rename(self) -> None:
@@ -225,7 +223,6 @@ class NewRun(Run):
         self.folder = self.path
 
     def undo(self) -> None:
-        """A start that failed leaves nothing."""
         if not self.begun:
             for file in self.moved:
                 file.unlink(missing_ok=True)
@@ -237,7 +234,6 @@ class NewRun(Run):
 
 
 def free_place(out: str) -> Path:
-    """Refuses what exists, but for an empty folder."""
     if not out:
         raise PlaitError("--out is empty: expected the name of a folder, or . for this one.")
     path = Path(out)
@@ -254,10 +250,7 @@ def free_place(out: str) -> Path:
 
 
 def left_overs(folder: Path) -> list[Path]:
-    """All that is in a folder: nothing but what killed starts left, or it is refused.
-
-    That is their hidden folders, and files that they had moved up from there: only those that are missing there.
-    """
+    """All that is in a folder, if it is nothing but what killed starts left."""
     found = list(folder.iterdir())
     starts = [path for path in found if path.match(PARTIAL)]
     moved = {name for start in starts for name in files_of(start) if not os.path.lexists(start / name)}
@@ -267,7 +260,6 @@ def left_overs(folder: Path) -> list[Path]:
 
 
 def files_of(start: Path) -> set[str]:
-    """What a start has made before it moves anything."""
     try:
         return {*SAVED, *Run(start).config().get("data", {})}
     except PlaitError:
@@ -279,7 +271,6 @@ def hidden(parent: Path) -> Path:
 
 
 def next_place(task: str) -> Path:
-    """runs/TASK-N with the next free N."""
     with writing(Path("runs")):
         found = [p.name[len(task) + 1 :] for p in Path("runs").glob(f"{task}-*")]
     return Path("runs") / f"{task}-{1 + max((int(name) for name in found if name.isdecimal()), default=0)}"
@@ -290,7 +281,7 @@ def taken(path: Path) -> PlaitError:
 
 
 def lock(folder: Path) -> int | None:
-    """-> what to close in the end; None if another process has it, or has cleared it away meanwhile"""
+    """-> what to close in the end; None if another process has it"""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -303,7 +294,7 @@ def lock(folder: Path) -> int | None:
 
 
 def clear_left_overs(parent: Path) -> None:
-    """Hidden files and folders of processes that were killed; a start that lives holds the lock of its folder."""
+    """Of processes that were killed; a live start holds the lock of its folder."""
     for path in parent.glob(PARTIAL):
         with contextlib.suppress(OSError):  # another process clears it, or it is not ours to clear
             if not is_old(path):
@@ -315,8 +306,7 @@ def clear_left_overs(parent: Path) -> None:
                 os.close(handle)
 
 
-def go_on(task: str, path: Path) -> str:
-    """What to type."""
+def resume_command(task: str, path: Path) -> str:
     return f"plait train {task} --resume {shlex.quote(str(path))}"
 
 

@@ -2,8 +2,9 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import Field, asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import PlaitError, between, unknown
 
@@ -17,7 +18,6 @@ SCHEDULES = ("constant", "cosine", "step", "plateau", "decay")
 
 
 def option(default: Any, text: str) -> Any:
-    """A dataclass field with the sentence that --help prints."""
     return field(default=default, metadata={"help": text})
 
 
@@ -46,38 +46,36 @@ class TrainSettings:
     save_every: float = option(10.0, "Seconds between checkpoints; 0 writes one after every step.")
     seed: int = option(0, "Seed of everything random.")
 
+    # of a class and of those derived from it: the least and the most of a number, and the words that are known
+    LIMITS: ClassVar[dict[str, tuple[float, float]]] = {
+        **dict.fromkeys(("epochs", "lr_batch", "decay_after"), (1, 10**9)),
+        **dict.fromkeys(("warmup", "patience"), (0, 10**9)),
+        **dict.fromkeys(("clip", "save_every"), (0, 1e9)),
+        **{"lr": (1e-12, 1e6), "momentum": (0, 1), "weight_decay": (0, 1e6)},
+    }
+    CHOICES: ClassVar[dict[str, Iterable[str]]] = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+
     def __post_init__(self) -> None:
         for f in self.options():
             value, kind = getattr(self, f.name), f.type
             fits = isinstance(value, (float | int) if kind is float else kind)  # type: ignore[arg-type]
             if not fits or (isinstance(value, bool) and kind is not bool):
                 raise PlaitError(f"{f.name} {value!r}: expected {getattr(kind, '__name__', kind)}.")
-        for name, least, most in (
-            ("epochs", 1, 10**9),
-            ("lr", 1e-12, 1e6),
-            ("warmup", 0, 10**9),
-            ("momentum", 0, 1),
-            ("weight_decay", 0, 1e6),
-            ("clip", 0, 1e9),
-            ("patience", 0, 10**9),
-            ("decay_after", 1, 10**9),
-            ("save_every", 0, 1e9),
-        ):
-            between(name, getattr(self, name), least, most)
+        for kind in reversed(type(self).__mro__):
+            for name, limits in vars(kind).get("LIMITS", {}).items():
+                if getattr(self, name) is not None:
+                    between(name, getattr(self, name), *limits)
+            for name, known in vars(kind).get("CHOICES", {}).items():
+                if getattr(self, name) not in known:
+                    raise unknown(name.replace("_", "-"), getattr(self, name), known)
         check_seed(self.seed)
         if not 0 < self.decay <= 1:
             raise PlaitError(f"decay {self.decay}: must be above 0 and at most 1.")
         self.only_with("decay", self.schedule == "decay", "schedule decay")
         self.only_with("decay_after", self.schedule == "decay", "schedule decay")
         self.batch_size(1)
-        if self.lr_batch is not None:
-            between("lr_batch", self.lr_batch, 1, 10**9)
-            if self.batch == "full":
-                raise PlaitError("lr_batch with batch 'full': give the batch as a number, or leave lr_batch out.")
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.lr_batch is not None and self.batch == "full":
+            raise PlaitError("lr_batch with batch 'full': give the batch as a number, or leave lr_batch out.")
         self.only_with("momentum", self.optimizer == "sgd", f"sgd, not with {self.optimizer}")
 
     def only_with(self, name: str, fits: bool, what: str) -> None:
@@ -126,7 +124,7 @@ class TrainSettings:
         return asdict(self)
 
     def free(self) -> set[str]:
-        """What may change when a run goes on: how long it goes on, where the learning rate does not depend on that."""
+        """What may change when a run is resumed."""
         return {"save_every", "patience", *(["epochs"] if self.schedule in ("constant", "plateau", "decay") else [])}
 
     def fixed(self) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-go_on = ""  # the command that goes on with the run under way, once there is one
+resume_command = ""  # the command that goes on with the run under way, once there is one
 held = 0  # how many blocks of `whole` are under way
 asked = False  # whether a signal came meanwhile
 
 
 def listen() -> None:
-    """For the command line alone: a program that uses plait has signal handlers of its own."""
+    """For the command line alone: programs have handlers of their own."""
     for number in NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background jobs ignore Ctrl-C
             signal.signal(number, stop)
@@ -57,13 +57,15 @@ def leave() -> None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # it may have been in the middle of a print
             sys.stdout.flush()
         cursor = "\x1b[?25h\n" if os.isatty(2) else ""  # a bar hides it
-        os.write(2, os.fsencode(f"{cursor}plait: stopped{'; go on with ' + go_on if go_on else ''}.\n"))
+        os.write(
+            2, os.fsencode(f"{cursor}plait: stopped{'; go on with ' + resume_command if resume_command else ''}.\n")
+        )
     finally:
         os._exit(130)  # whatever has become of stdout and stderr
 
 
 class Interrupt:
-    """Ctrl-C (or SIGTERM) asks the loop to stop after the step under way; a second one stops at once."""
+    """Stops the loop after the step under way; a second signal stops at once."""
 
     def __enter__(self) -> "Interrupt":
         self.asked = False

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 
 class Batches(Protocol):
-    """The steps of an epoch, the same number in each: data.sampler.Sampler, for one."""
-
     def __len__(self) -> int: ...
     def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]: ...
 
@@ -22,7 +20,7 @@ class Task(ABC):
     rank, ranks = 0, 1  # among the processes that share each batch out
 
     def share(self, rank: int, ranks: int) -> None:
-        """From now on `loss` is that of this rank's part of every batch."""
+        """From now on `loss` is that of this rank's share of every batch."""
         self.rank, self.ranks = rank, ranks
 
     @property
@@ -32,9 +30,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        """The mean loss over this rank's part of these sequences, and the number of samples or tokens it is the mean
-        of. If that is 0, the loss means nothing.
-        """
+        """-> the mean over this rank's share, and of how many samples or tokens"""
 
     @abstractmethod
     def count(self, indices: Tensor) -> int:
@@ -45,14 +41,13 @@ class Task(ABC):
         """The smaller the better; None if there is nothing to validate with."""
 
     def figures(self) -> dict[str, float]:
-        """What else is worth keeping of an epoch, by name: asked after `validate`."""
+        """What else is worth keeping of an epoch, by name."""
         return {}
 
     def carried(self) -> dict[str, Tensor]:
-        """What one step hands to the next, beside the weights: a checkpoint must have it."""
+        """What one step hands to the next, beside the weights."""
         return {}
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes that from a checkpoint."""
         if tensors:
             raise ValueError(f"it hands on {', '.join(tensors)}, and this task takes nothing")

@@ -14,20 +14,18 @@ from torch import Tensor
 from ..errors import PlaitError
 from .files import read_plain
 
-FORMAT = "plait-1"  # one entry, for the order of several would change from file to file
+FORMAT = "plait-1"  # one entry: the order of several is not fixed
 
 
-def packed(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
-    """A file that `unpacked` reads."""
+def dumps(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
     contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
     text = json.dumps(meta)
     return to_bytes(contiguous, {FORMAT: f"{checksum(contiguous, text)} {text}"})
 
 
-def unpacked(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `packed` made. `content`: what the file has, if it was read before."""
+def loads(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if content is None:
-        content = read_plain(path)  # not mapped: what is checked here stays as it is, whatever becomes of the file
+        content = read_plain(path)  # not mapped: the file may change after the check
     try:
         try:
             tensors = from_bytes(content)
@@ -51,7 +49,6 @@ def unpacked(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor
 
 
 def checksum(tensors: dict[str, Tensor], text: str) -> str:
-    """Of names, dtypes, shapes, bytes and the text."""
     found = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -60,7 +57,6 @@ def checksum(tensors: dict[str, Tensor], text: str) -> str:
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with it, under what follows it."""
     return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import plait as package
 from jobs import finished, until
-from plait.cli.together import kept
+from plait.cli.train_ranks import stored_mesh
 from plait.ladder.compare import relative
 from plait.ranks.shape import Shape
 from plait.training.run import Run
@@ -181,7 +181,7 @@ def test_stopped_in_mid_epoch_it_goes_on_to_the_same_bits(folder: Path) -> None:
     assert re.search(r"^go on     plait train language --resume parts$", said.out, re.M)
     left = Left.by(folder / "parts")
     assert (left.meta["progress"]["epoch"], left.meta["progress"]["position"]) == (1, 3)
-    assert left.config["parallel"] == {"mesh": "data=2", "plan": None}
+    assert left.config["parallel"] == {"mesh": "data=2", "cut": None}
     said = plait(folder, GO_ON.format("parts"), ranks=2)  # the mesh is that of the run
     assert said.code == 0, said
     assert "goes on in epoch 2 of 3, after 3 of its 7 steps" in said.out
@@ -190,13 +190,13 @@ def test_stopped_in_mid_epoch_it_goes_on_to_the_same_bits(folder: Path) -> None:
 
 @pytest.mark.parametrize("mesh", ["layers=2", pytest.param("data=2,layers=2", marks=pytest.mark.slow)])
 def test_a_pipeline_goes_on_to_the_same_bits_with_its_plan(folder: Path, mesh: str) -> None:
-    """Two copies of one run: one is stopped again. Its plan is none that would be chosen."""
+    """Two copies of one run: one is stopped again. Its cut is none that would be chosen."""
     assert plait(folder, f"{WHOLE} --dropout 0.3 --out whole", mesh, stop=(0, 3)).code == 130
     run = Run(folder / "whole")
     assert run.config()["parallel"]["mesh"] == mesh
-    plan = {"split": [1, 1], "chunks": 5, "micro": 2, "early": 3, "step_cost": 1.25}
-    assert run.config()["parallel"]["plan"].keys() == plan.keys()
-    run.write_config({**run.config(), "parallel": {"mesh": mesh, "plan": plan}})
+    cut = {"split": [1, 1], "chunks": 5, "micro": 2, "early": 3, "step_cost": 1.25}
+    assert run.config()["parallel"]["cut"].keys() == cut.keys()
+    run.write_config({**run.config(), "parallel": {"mesh": mesh, "cut": cut}})
     shutil.copytree(folder / "whole", folder / "parts")
     assert plait(folder, GO_ON.format("whole"), ranks=size_of(mesh)).code == 0
     assert plait(folder, GO_ON.format("parts"), mesh, stop=(0, 7)).code == 130
@@ -204,7 +204,7 @@ def test_a_pipeline_goes_on_to_the_same_bits_with_its_plan(folder: Path, mesh: s
     assert plait(folder, GO_ON.format("parts"), ranks=size_of(mesh)).code == 0
     assert_same_bits(folder / "parts", folder / "whole")
     for name in ("parts", "whole"):
-        assert Left.by(folder / name).config["parallel"] == {"mesh": mesh, "plan": plan}
+        assert Left.by(folder / name).config["parallel"] == {"mesh": mesh, "cut": cut}
 
 
 CHANGES = [("data=2", "layers=2"), ("data=2", "data=1"), ("data=1", "data=2")]
@@ -322,11 +322,11 @@ BAD = {
     ),
     "fewer streams than ranks": (
         f"{ALWAYS} --batch 1 --parallel data=2",
-        "batch 1 for 2 data ranks: each needs a part of it; use fewer data ranks, or a larger --batch.",
+        "batch 1 for 2 data ranks: each needs a share of it; use fewer data ranks, or a larger --batch.",
     ),
     "fewer sentences than ranks": (
         f"{ALWAYS} --by sentences --batch 1 --parallel data=2",
-        "batch 1 for 2 data ranks: each needs a part of it; use fewer data ranks, or a larger --batch.",
+        "batch 1 for 2 data ranks: each needs a share of it; use fewer data ranks, or a larger --batch.",
     ),
     "a task without stages": (
         "train forecast --threads 1 --parallel layers=2",
@@ -376,7 +376,7 @@ def test_ranks_that_were_started_differently(folder: Path) -> None:
     lines = [f"{ALWAYS} --parallel data=2", f"{ALWAYS} --parallel layers=2"]
     sentence = f"plait: rank 1 on {HOST} has --parallel layers=2, and the first rank has data=2: {todo}.\n"
     assert commands(lines, [folder] * 2) == [Said(2, "", sentence), Said(2, "", "")]
-    for name, what in (("plait.cli.together.__version__", "plait"), ("numpy.__version__", "numpy")):
+    for name, what in (("plait.cli.train_ranks.__version__", "plait"), ("numpy.__version__", "numpy")):
         now = {"plait": package.__version__, "numpy": np.__version__}[what]
         sentence = f"plait: rank 1 on {HOST} has {what} 9.9, and the first rank has {now}: {todo}.\n"
         assert commands(lines[:1] * 2, [folder] * 2, other={name: "9.9"}) == [Said(2, "", sentence), Said(2, "", "")]
@@ -389,18 +389,18 @@ def test_a_config_whose_mesh_was_spoilt(plait, empty_folder: Path, refused) -> N
     run = Run(empty_folder / "run")
     config = run.config()
     words = "plait: run/config.json has a mesh that makes no sense ("
-    for parallel in ("data=2", ["data=2"], {}, {"plan": None}, {"mesh": None}, {"mesh": 2}, {"mesh": "units=2"}):
+    for parallel in ("data=2", ["data=2"], {}, {"cut": None}, {"mesh": None}, {"mesh": 2}, {"mesh": "units=2"}):
         run.write_config({**config, "parallel": parallel})
         if parallel:
             assert refused("train", "language", "--resume", "run").startswith(words), parallel
     run.write_config({**config, "parallel": "data=2"})
     found = commands([f"{GO_ON.format('run')} --parallel data=2"] * 2, [empty_folder] * 2)
     assert found == [Said(2, "", f"{words}'data=2'): restore it from a copy.\n"), Said(2, "", "")]
-    plan = {"split": [1, 1], "chunks": 0, "micro": 1, "early": 0, "step_cost": 0.0}
-    run.write_config({**config, "parallel": {"mesh": "layers=2", "plan": plan}})
+    cut = {"split": [1, 1], "chunks": 0, "micro": 1, "early": 0, "step_cost": 0.0}
+    run.write_config({**config, "parallel": {"mesh": "layers=2", "cut": cut}})
     for said in commands([GO_ON.format("run")] * 2, [empty_folder] * 2):
         assert (said.code, said.out) == (2, "")
-        assert said.err.startswith("plait: a plan of stages makes no sense: ")
+        assert said.err.startswith("plait: a cut into stages makes no sense: ")
 
 
 class Kept(Run):
@@ -415,14 +415,14 @@ class Kept(Run):
 @pytest.mark.parametrize(
     ("asked", "world", "expected"),
     [
-        (None, 4, ("data=2,layers=2", "plan")),
-        ("data=2,layers=2", 4, ("data=2,layers=2", "plan")),
-        ("layers=2,data=2", 4, ("data=2,layers=2", "plan")),
-        ("layers=2", 4, ("data=2,layers=2", "plan")),  # all that are left share the data
+        (None, 4, ("data=2,layers=2", "cut")),
+        ("data=2,layers=2", 4, ("data=2,layers=2", "cut")),
+        ("layers=2,data=2", 4, ("data=2,layers=2", "cut")),
+        ("layers=2", 4, ("data=2,layers=2", "cut")),  # all that are left share the data
         ("layers=2", 2, ("layers=2", None)),
         ("data=4", 4, ("data=4", None)),
         ("layers=2:chunks=3", 4, ("layers=2:chunks=3", None)),
     ],
 )
-def test_a_plan_is_kept_with_its_mesh(asked: str | None, world: int, expected: tuple[str, str | None]) -> None:
-    assert kept(Kept({"mesh": "data=2,layers=2", "plan": "plan"}), asked, world) == expected
+def test_a_cut_is_kept_with_its_mesh(asked: str | None, world: int, expected: tuple[str, str | None]) -> None:
+    assert stored_mesh(Kept({"mesh": "data=2,layers=2", "cut": "cut"}), asked, world) == expected

@@ -17,7 +17,7 @@ TAR = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz)$", re.I)
 CHUNK = 2**14  # bytes read at a time, so that what they expand to fits in memory
 
 
-class Place(Protocol):
+class Container(Protocol):
     names: list[str]  # of all files in it, however deep, with / between folders; hidden ones are left out
 
     def check(self, names: Iterable[str]) -> None:
@@ -30,8 +30,6 @@ class Place(Protocol):
 
 
 class Folder:
-    """The files in a folder and the folders below it; links to folders are not followed."""
-
     def __init__(self, path: Path, expected: str, most: int, *, deep: bool = True) -> None:
         """deep: with the folders below it."""
 
@@ -56,8 +54,6 @@ class Folder:
 
 
 class Archive:
-    """The files in a zip, or in one of its folders."""
-
     def __init__(self, file: BinaryIO, path: Path, inner: str, what: str, most: int) -> None:
         self.path, self.inner, self.what, self.most, self.zip = path, inner, what, most, ZipFile(file)
         check_inside(self.zip.namelist(), path, "zip")
@@ -73,7 +69,7 @@ class Archive:
         for member in chosen:
             if member.flag_bits & 1:
                 raise PlaitError(f"{member.filename} in {self.path} is encrypted: extract it, and give the folder.")
-        # zipfile reads no more of a member than its header says, so this is a limit on what is read, too.
+        # zipfile reads no more of a member than its header says
         check_size(sum(member.file_size for member in chosen), self.path, self.what, self.most)
 
     def read(self, name: str) -> bytes:
@@ -85,14 +81,12 @@ class Archive:
 
 
 class Tarball:
-    """The files in a tar, packed or not."""
-
     def __init__(self, file: BinaryIO, path: Path, what: str, most: int) -> None:
         self.path, self.what, self.most, self.tar = path, what, most, tarfile.TarFile.open(fileobj=file)
-        # A member of which a part is left out (a sparse one) may be far larger than the file: isreg() is true for it.
+        # a sparse member may be far larger than the file, and isreg() is true for it
         self.members = {member.name.removeprefix("./"): member for member in self.tar.getmembers() if member.isreg()}
         check_inside(self.members, path, "tar")
-        # In the order of the file: to go back in a packed one is to unpack it from its beginning.
+        # in the order of the file: going back means unpacking from the beginning
         self.names = sorted(visible(self.members), key=lambda name: self.members[name].offset)
 
     def check(self, names: Iterable[str]) -> None:
@@ -125,8 +119,8 @@ def visible(names: Iterable[str]) -> list[str]:
 
 
 @contextmanager
-def place(path: Path, expected: str, what: str, most: int) -> Iterator[Place]:
-    """A folder, a zip, a folder in a zip, or a tar. what: it holds, in a word. most: bytes."""
+def container(path: Path, expected: str, what: str, most: int) -> Iterator[Container]:
+    """A folder, a zip, a folder in a zip, or a tar. most: bytes"""
     if path.is_dir():
         yield Folder(path, expected, most)
         return
@@ -149,5 +143,5 @@ def zip_above(path: Path) -> Path | None:
     return next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
 
 
-def is_place(path: Path) -> bool:
+def is_container(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() == ".zip" or (not path.exists() and zip_above(path) is not None)

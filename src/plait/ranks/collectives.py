@@ -13,7 +13,6 @@ NO_BYTES = torch.empty(0, dtype=torch.uint8)
 
 
 def all_ranks() -> dist.ProcessGroup:
-    """The default group."""
     world = dist.group.WORLD
     assert world is not None  # some code has made it
     return world
@@ -31,7 +30,7 @@ def new_group(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup:
     return group
 
 
-def tell_all(value: Any, group: dist.ProcessGroup) -> list[Any]:
+def all_gather_json(value: Any, group: dist.ProcessGroup) -> list[Any]:
     """What each rank of a group says, on all of them. Anything that JSON can hold."""
     mine = as_tensor(json.dumps(value).encode())
     sizes = sizes_of(mine, group)
@@ -39,21 +38,21 @@ def tell_all(value: Any, group: dist.ProcessGroup) -> list[Any]:
     padded[: len(mine)] = mine
     rows = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(rows, padded, group=group)
-    return [json.loads(as_bytes(row[:size])) for row, size in zip(rows, sizes, strict=True)]
+    return [json.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def told(content: bytes, group: dist.ProcessGroup) -> bytes:
-    """What the first rank of a group says, on all of them. What the others give is not read."""
+def broadcast_bytes(content: bytes, group: dist.ProcessGroup) -> bytes:
+    """What the first rank of a group says, on all of them."""
     first = dist.get_global_rank(group, 0)
     size = torch.tensor([len(content)])
     dist.broadcast(size, first, group=group)
     data = as_tensor(content) if dist.get_rank(group) == 0 else torch.empty(int(size), dtype=torch.uint8)
     if len(data):
         dist.broadcast(data, first, group=group)
-    return as_bytes(data)
+    return data.numpy().tobytes()
 
 
-def gathered(content: bytes, group: dist.ProcessGroup) -> list[bytes]:
+def gather_bytes(content: bytes, group: dist.ProcessGroup) -> list[bytes]:
     """What each rank of a group says, on the first one; nothing on the others."""
     mine, first = as_tensor(content), dist.get_global_rank(group, 0)
     sizes = sizes_of(mine, group)
@@ -66,12 +65,11 @@ def gathered(content: bytes, group: dist.ProcessGroup) -> list[bytes]:
         data = torch.empty(size, dtype=torch.uint8)
         if size:
             dist.recv(data, dist.get_global_rank(group, r), group=group)
-        found.append(as_bytes(data))
+        found.append(data.numpy().tobytes())
     return found
 
 
 def sizes_of(mine: Tensor, group: dist.ProcessGroup) -> list[int]:
-    """How many bytes each rank has."""
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([len(mine)]), group=group)
     return [int(size) for size in sizes]
@@ -79,7 +77,3 @@ def sizes_of(mine: Tensor, group: dist.ProcessGroup) -> list[int]:
 
 def as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else NO_BYTES
-
-
-def as_bytes(data: Tensor) -> bytes:
-    return data.numpy().tobytes()

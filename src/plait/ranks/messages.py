@@ -19,9 +19,7 @@ class Message(NamedTuple):
     rows: Tensor
 
 
-class Mail:
-    """Messages between stages: all receives are posted at the start, and a thread waits for them."""
-
+class Messenger:
     def __init__(self, group: dist.ProcessGroup | None, messages: Iterator[Message]) -> None:
         self.group = group
         self.coming = {message.op: message for message in messages}

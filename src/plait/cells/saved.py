@@ -22,7 +22,7 @@ WORTH = 10  # what costs less is computed again
 
 
 def choose(results: Sequence[Node], at_hand: set[Node], d_new: set[Node], columns: int) -> list[Node]:
-    """Those nodes to keep, beside what is at hand, from which the results can be computed; in order of computation."""
+    """The nodes to save, beside what is at hand, in order of computation."""
     later = reached_from(d_new, results)
 
     def can_be_kept(node: Node) -> bool:
@@ -60,10 +60,7 @@ def reached_from(starts: set[Node], results: Iterable[Node]) -> set[Node]:
 
 
 def smallest_cut(nodes: Sequence[Node], results: Sequence[Node], can_be_kept: Callable[[Node], bool]) -> set[Node]:
-    """By as many paths as possible from inputs to results that share no node (Menger's theorem; Ford and Fulkerson).
-
-    Each node is two points with an edge of capacity 1 between them, 2 k and 2 k + 1.
-    """
+    """A minimum vertex cut, by augmenting paths. Node k is the points 2 k and 2 k + 1."""
     index = {node: k for k, node in enumerate(nodes)}
     source, sink = -1, -2
     room: dict[int, dict[int, float]] = {point: {} for point in (source, sink, *range(2 * len(nodes)))}
@@ -84,7 +81,7 @@ def smallest_cut(nodes: Sequence[Node], results: Sequence[Node], can_be_kept: Ca
         if node in index:
             connect(2 * index[node] + 1, sink, inf)
     while True:
-        onward = {sink: sink}  # every point with room on a way to the sink -> the next point of that way
+        onward = {sink: sink}  # every point with a path to the sink -> its next point
         queue = [sink]
         for point in queue:
             for before in room[point]:

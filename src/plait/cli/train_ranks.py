@@ -14,35 +14,35 @@ import torch
 
 from .. import __version__, tasks
 from ..errors import PlaitError
-from ..kernels import costs
-from ..ranks.crew import Together, announced, network_of
+from ..kernels.launch import costs
+from ..ranks.collectives import all_gather_json, all_ranks, broadcast_bytes
+from ..ranks.crew import MeshCrew, announced, network_of
+from ..ranks.cut import Cut
 from ..ranks.group import Group, join
 from ..ranks.heartbeat import LOST, Lost
 from ..ranks.launch import launch
 from ..ranks.measure import choose
 from ..ranks.mesh import Mesh
-from ..ranks.plan import Plan
 from ..ranks.shape import Shape
-from ..ranks.talk import all_ranks, tell_all, told
 from ..ranks.world import World
 from ..tasks.base import NamedTask
 from ..training import signals
 from ..training.loop import train
-from ..training.reporter import Silent, reporter
-from ..training.run import Run, go_on
+from ..training.reporter import Reporter, reporter
+from ..training.run import Run, resume_command
 from ..training.task import Task
-from ..training.tensors import packed, unpacked
+from ..training.tensors import dumps, loads
 from .options import set_threads
 from .output import Output
 from .runs import open_run
-from .train import Asked, changes_of, costs_of, describe, finish, mesh_of
+from .train import TrainArguments, changes_of, costs_of, describe, finish, mesh_of
 
 PLANNED = 2  # batches that the stages of a pipeline are balanced with
 SENT = Path("what the first rank has sent")
 
 
-def start_workers(asked: Asked, shape: Shape, output: Output) -> int:
-    """Starts a process for each rank, on this machine -> the exit code."""
+def start_workers(asked: TrainArguments, shape: Shape, output: Output) -> int:
+    """Starts a process for each rank on this machine -> the exit code"""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = asked.threads or max(1, cores // shape.size)
     if shape.size * threads <= cores:
@@ -61,8 +61,8 @@ def start_workers(asked: Asked, shape: Shape, output: Output) -> int:
     )
 
 
-def join_and_train(world: World, asked: Asked) -> int:
-    """What a worker does -> its exit code."""
+def join_and_train(world: World, asked: TrainArguments) -> int:
+    """-> the exit code of this worker"""
     group = None
     try:
         group = join(world, asked.timeout)
@@ -73,16 +73,11 @@ def join_and_train(world: World, asked: Asked) -> int:
         if world.launcher != "plait":  # else the launcher says it, for all ranks
             print(f"plait: {e}", file=sys.stderr)
         code = LOST
-    except Known:  # the first rank has said it
+    except Reported:  # the first rank has said it
         code = 2
-    except PlaitError as e:
-        if group is not None:
-            group.tell(str(e))
-            group.close(together=False)
-        raise
     except Exception as e:
         if group is not None:
-            group.tell(f"{type(e).__name__}: {e}")
+            group.report(str(e) if isinstance(e, PlaitError) else f"{type(e).__name__}: {e}")
             group.close(together=False)
         raise
     if group is not None:
@@ -90,12 +85,12 @@ def join_and_train(world: World, asked: Asked) -> int:
     return code
 
 
-class Known(PlaitError):
-    """An error that all ranks have found, or have heard of. The first one tells it to the user."""
+class Reported(PlaitError):
+    """An error that all ranks know of. The first one prints it."""
 
 
 class Worker:
-    def __init__(self, group: Group, asked: Asked, output: Output) -> None:
+    def __init__(self, group: Group, asked: TrainArguments, output: Output) -> None:
         self.group, self.asked, self.output = group, asked, output
         self.is_first = group.world.rank == 0
         self.everyone = all_ranks()
@@ -103,19 +98,19 @@ class Worker:
     def run(self) -> int:
         asked = self.asked
         self.threads = set_threads(asked.threads)
-        with self.group.talking():
+        with self.group.guarded():
             self.agree()
-            task, run, is_resumed, mesh_text, plan = self.prepare()
+            task, run, is_resumed, mesh_text, cut = self.prepare()
             shape = Shape.parse(mesh_text) if mesh_text else Shape()
             mesh = Mesh.of(shape, asked.timeout)
             self.compare(task)
             self.share(task, mesh)
-            if mesh.shape.layers > 1 and plan is None:
-                plan = choose(network_of(task), self.examples(task), mesh.shape, mesh)
-            crew = Together(self.group, mesh, task, plan, task.settings.seed)
-        parallel = {"mesh": str(mesh.shape), "plan": plan.as_dict() if plan and mesh.shape.layers > 1 else None}
+            if mesh.shape.layers > 1 and cut is None:
+                cut = choose(network_of(task), self.examples(task), mesh.shape, mesh)
+            crew = MeshCrew(self.group, mesh, task, cut, task.settings.seed)
+        parallel = {"mesh": str(mesh.shape), "cut": cut.as_dict() if cut and mesh.shape.layers > 1 else None}
         if self.is_first:
-            self.describe(task, crew, mesh, plan)
+            self.describe(task, crew, mesh, cut)
             if run is None:
                 config = {"settings": task.settings.as_dict(), "threads": self.threads, "parallel": parallel}
                 config |= costs_of(task)
@@ -123,7 +118,7 @@ class Worker:
             elif run.config().get("parallel") != parallel:
                 with run.locked():
                     run.write_config({**run.config(), "parallel": parallel})
-        watcher = reporter(self.output.console, task.unit, task.shown) if self.is_first else Silent()
+        watcher = reporter(self.output.console, task.unit, task.shown) if self.is_first else Reporter()
         outcome = train(task, task.settings, run, watcher, resume=is_resumed, crew=crew)
         if run is not None:
             finish(run, task, outcome, task.evaluate(), self.output)
@@ -147,7 +142,6 @@ class Worker:
         self.same({"threads": self.threads}, "give --threads")
 
     def compare(self, task: Task) -> None:
-        """All ranks must have the same data and the same weights."""
         weights = hashlib.sha256()
         for name, t in task.model.state_dict().items():
             weights.update(f"{name} {tuple(t.shape)}".encode())
@@ -155,7 +149,7 @@ class Worker:
         self.same({"data": task.digest, "weights": weights.hexdigest()}, "see that all ranks run the same code")
 
     def same(self, mine: dict[str, Any], todo: str) -> None:
-        every = tell_all(mine, self.everyone)
+        every = all_gather_json(mine, self.everyone)
         for rank, other in enumerate(every):
             for name, value in every[0].items():
                 if other[name] != value:
@@ -164,54 +158,49 @@ class Worker:
                     raise self.error(f"rank {rank} on {host} has {name} {a}, and the first rank has {b}: {todo}.")
 
     def error(self, text: str) -> PlaitError:
-        """What all ranks raise."""
-        return PlaitError(text) if self.is_first else Known(text)
+        return PlaitError(text) if self.is_first else Reported(text)
 
     def share(self, task: Task, mesh: Mesh) -> None:
-        """This rank's part of each batch."""
         try:
             task.share(mesh.data_rank, mesh.shape.data or 1)
         except PlaitError as e:  # the same on all of them
             raise self.error(str(e)) from None
 
-    def prepare(self) -> tuple[NamedTask, Run | None, bool, str | None, Plan | None]:
-        """The first rank reads the data, or the run; the others are sent what they need.
-
-        -> the task, the run if it is there already, whether it goes on with it, the mesh, and the plan of its stages
-        """
+    def prepare(self) -> tuple[NamedTask, Run | None, bool, str | None, Cut | None]:
+        """-> the task, its run if any, whether it is resumed, the mesh, the cut"""
         a, found = self.asked, None
         if self.is_first:
             try:
                 found = self.read()
-                content = packed(*found[2])
+                content = dumps(*found[2])
             except PlaitError as e:
                 self.group.store.set("prepared", "")
-                told(json.dumps({"error": str(e)}).encode(), self.everyone)
+                broadcast_bytes(json.dumps({"error": str(e)}).encode(), self.everyone)
                 raise
             self.group.store.set("prepared", "")
-            told(b"{}", self.everyone)
-            told(content, self.everyone)
+            broadcast_bytes(b"{}", self.everyone)
+            broadcast_bytes(content, self.everyone)
             _, meta = found[2]
         else:
             self.group.wait_for(0, "prepared")  # it may read for longer than a broadcast waits
-            answer = json.loads(told(b"", self.everyone))
+            answer = json.loads(broadcast_bytes(b"", self.everyone))
             if "error" in answer:
-                raise Known(answer["error"])
-            files, meta = unpacked(SENT, told(b"", self.everyone))
+                raise Reported(answer["error"])
+            files, meta = loads(SENT, broadcast_bytes(b"", self.everyone))
             cls = tasks.get(a.task)
             received = Received({name: t.numpy().tobytes() for name, t in files.items()})
             task = cls.reopen(cls.kind(**meta["settings"]), received, training=True)
         self.threads = set_threads(meta["threads"])  # of the run, if it goes on
         if "costs" in meta:
             costs.use(meta["costs"])  # of the run, or of the first rank
-        plan = None if meta["plan"] is None else Plan.of(meta["plan"])
+        cut = None if meta["cut"] is None else Cut.of(meta["cut"])
         if found is None:
-            return task, None, meta["resumed"], meta["mesh"], plan
-        return found[0], found[1], meta["resumed"], meta["mesh"], plan
+            return task, None, meta["resumed"], meta["mesh"], cut
+        return found[0], found[1], meta["resumed"], meta["mesh"], cut
 
     def read(self) -> tuple[NamedTask, Run | None, tuple[dict[str, torch.Tensor], dict[str, Any]]]:
-        """What the first rank finds: the task, the run to go on with, and all that the other ranks need."""
-        a, run, mesh, plan = self.asked, None, self.asked.parallel, None
+        """What the first rank finds, and all that the other ranks need."""
+        a, run, mesh, cut = self.asked, None, self.asked.parallel, None
         resume, changes = a.resume, changes_of(a)
         if (before := announced(self.group)) is not None:  # the workers were started again
             resume, changes = before, {}
@@ -220,8 +209,8 @@ class Worker:
             task = cls.read(cls.kind(**a.options))
         else:
             run, task = open_run(resume, a.task, changes)
-            signals.go_on = go_on(a.task, run.path)
-            mesh, plan = kept(run, mesh, self.group.world.size)
+            signals.resume_command = resume_command(a.task, run.path)
+            mesh, cut = stored_mesh(run, mesh, self.group.world.size)
         files = {
             name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in task.files().items()
         }
@@ -231,12 +220,12 @@ class Worker:
             **costs_of(task),
             "resumed": run is not None,
             "mesh": mesh,
-            "plan": plan,
+            "cut": cut,
         }
         return task, run, (files, meta)
 
     def examples(self, task: NamedTask) -> Sequence[Any]:
-        """Some batches, as one rank of the data axis has them, to measure with."""
+        """Some batches of one data rank, to measure with."""
         found = []
         for indices, _ in zip(task.sampler.batches(0), range(PLANNED + 1), strict=False):
             inputs, targets, layout, _ = task.rows(indices)  # type: ignore[attr-defined]
@@ -245,31 +234,29 @@ class Worker:
         is_dense = all(layout.batch_sizes is None for _, _, layout in found)
         return found[-1:] if is_dense else found[-PLANNED:]  # streams are all alike
 
-    def describe(self, task: NamedTask, crew: Together, mesh: Mesh, plan: Plan | None) -> None:
+    def describe(self, task: NamedTask, crew: MeshCrew, mesh: Mesh, cut: Cut | None) -> None:
         describe(task, self.output)
         shape, hosts = mesh.shape, len(set(self.group.hosts))
         size = f"{shape.size} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
         lines = [f"{size}: {shape}"]
         if (shape.data or 1) > 1:
             lines.append(f"gradients by {crew.way}")
-        if plan is not None and shape.layers > 1:
-            counts = " + ".join(map(str, plan.split))
-            lines.append(f"layers {counts}, {plan.chunks} chunks of time")
+        if cut is not None and shape.layers > 1:
+            counts = " + ".join(map(str, cut.split))
+            lines.append(f"layers {counts}, {cut.chunks} chunks of time")
         self.output.line("; ".join(lines))
 
 
-def kept(run: Run, asked: str | None, world: int) -> tuple[str | None, Any]:
-    """The mesh of a run that goes on, and the plan of its stages, if the mesh is still the same."""
+def stored_mesh(run: Run, asked: str | None, world: int) -> tuple[str | None, Any]:
+    """Of a run that is resumed; its cut, if the mesh is the same."""
     config = run.config()
     mesh = mesh_of(config, str(run.path))
     if mesh is not None and (asked is None or str(Shape.parse(asked).filled(world)) == str(mesh)):
-        return str(mesh), config["parallel"].get("plan")
+        return str(mesh), config["parallel"].get("cut", config["parallel"].get("plan"))
     return asked, None
 
 
 class Received(Run):
-    """The data of a run that another rank has."""
-
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(SENT)
         self.files = files
@@ -281,7 +268,7 @@ class Received(Run):
 
 
 def digest_of_code() -> str:
-    """Of plait's own files: two hosts may have the same version of it, and yet other code."""
+    """Two hosts may have the same version of plait, and yet other code."""
     content = hashlib.sha256()
     root = Path(__file__).parent.parent
     for path in sorted(root.rglob("*.py")):
