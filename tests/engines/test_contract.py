@@ -150,7 +150,7 @@ def test_chunks_of_a_projection_are_the_whole(engine, ragged, reverse) -> None:
 @every_cell
 @every_engine
 def test_a_tape_can_be_cut_and_is_left_as_it_is(engine, cell, ragged, reverse) -> None:
-    """The way back through views of the whole's tape, twice: the same bits, and those of the whole to rounding."""
+    """The backward pass through views of the whole's tape, twice: the same bits, and those of the whole to rounding."""
     q, e = problem(engine, cell, "float64", ragged, reverse), engines.get(engine)
     _, tape = e.recur(q.p, e.project(q.p, q.x), q.state0, q.layout)
     before = tape.memory.view(torch.int64).clone()  # as bits: not all of it was written

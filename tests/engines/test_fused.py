@@ -56,7 +56,7 @@ def batch(B: int, T: int, *, ragged: bool) -> Layout:
 # --- walks from given wx on ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Problem:
-    """A walk there and back: all that it starts from."""
+    """A walk, forward and backward: all that it starts from."""
 
     cell: type[Cell]
     layout: Layout
@@ -92,7 +92,7 @@ class Problem:
         )
 
     def walk(self, engine: FusedEngine) -> list[Tensor]:
-        """All states, then all that comes of the way back; then, per state and direction, the first and last ones."""
+        """All states, then all results of the backward pass; then, per state and direction, the first and last ones."""
         cell, layout, S = self.cell, self.layout, len(self.cell.states)
         rows, ends = [], []
         for d, w in enumerate(self.weights):
@@ -203,7 +203,8 @@ def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
         kind = name
         return waited
 
-    monkeypatch.setattr(threads, "team_size", lambda: threads.address_of(size))
+    others = threads.team_functions()[1:]
+    monkeypatch.setattr(threads, "team_functions", lambda: (threads.address_of(size), *others))
     monkeypatch.setattr(threads, "run", lambda *args: threads.start()(*args[:3], threads.address_of(parallel)))
     set_threads(2)
     return work
@@ -217,7 +218,7 @@ def test_what_others_have_taken_is_waited_for(kind, team) -> None:
     expected = forward_and_backward(engines.get("numpy"), problem, x)
     engine = FusedEngine(Schedule(fold=kind != "products"))  # else there is no product before the walk
     assert_close(forward_and_backward(engine, problem, x), expected)
-    assert waited == [True, True]  # there and back
+    assert waited == [True, True]  # forward and backward
 
 
 @pytest.mark.parametrize(("directions", "count", "expected"), [(1, 2, 2), (2, 2, 1), (2, 3, 2)])
@@ -232,7 +233,7 @@ def test_every_thread_has_a_slice_of_some_direction(directions, count, expected,
     engines.get("fused").plans.clear()
     monkeypatch.setattr(Sized, "separates", lambda *_: True)
     layer(x)[0].sum().backward()
-    assert [plan.parts for plan in engines.get("fused").plans.values()] == [expected]
+    assert [plan.slabs for plan in engines.get("fused").plans.values()] == [expected]
 
 
 @pytest.mark.parametrize(("cell", "P"), [*((cell, 0) for cell in CELLS), ("lstm", 5)])
@@ -418,7 +419,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def back() -> tuple[list, tuple]:
     """Arguments of the derivative's op that fit together: tensors, and the rest."""
     x, tensors = torch.randn(4, 2, 3), [p.detach() for p in plait.LSTM(3, 5).parameters()]
-    rest = (None, 2, "lstm", "fused", 1, True, False, "serial", 0)
+    rest = (None, 2, "fused 1 1 0 serial 0 lstm")
     rows, h, c, kept = torch.ops.plait.layer(x, tensors, *rest, True)
     return [x, tensors, [kept], rows, [h, c]], rest
 
@@ -548,8 +549,10 @@ class Longer(Cell):
 
 
 @pytest.mark.parametrize("dt", [1, 2])
-def test_what_is_kept_has_the_size_that_the_step_needs(dt: int) -> None:
+def test_what_is_kept_has_the_size_that_the_step_needs(dt: int, monkeypatch) -> None:
     """A long step may keep more than a short one."""
+    tiny = Target(double=False, lanes=1, rows=1, vectors=1)  # quickly compiled
+    monkeypatch.setattr(Schedule, "target", lambda *_: tiny)
     engine, layout = FusedEngine(), Layout(3, 2)
     p = engine.prepare(Longer, Weights(torch.randn(5, 3), torch.randn(5, 5)))
     (blank,) = engine.blank([p], layout.N, layout.B, torch.empty(0), dt)
@@ -811,12 +814,12 @@ def test_a_new_cell_has_a_kernel(cell, ragged, set_threads, monkeypatch) -> None
 PROJECTED, ALL = ((Leaky, 40, 8), (Leaky, 9, 40)), ((Leaky, 40, 8), (Leaky, 9, 40), (CELLS["gru"], 37, 0))
 SCHEDULES = (  # where options meet that other schedules have alone, one cell is enough: each takes long to compile
     (OFF, ALL),
-    (replace(OFF, vectorise=True, elementwise="apart"), PROJECTED),
+    (replace(OFF, vectorise=True, apart=True), PROJECTED),
     (Schedule(torch_mm=False), ALL),
     (Schedule(fuse=True, torch_mm=False), ALL),
-    (Schedule(elementwise="apart"), ALL),
+    (Schedule(apart=True), ALL),
     (Schedule(tile=(64, 16)), ALL),
-    (Schedule(tile=(3, 24), elementwise="apart", fuse=True), PROJECTED),
+    (Schedule(tile=(3, 24), apart=True, fuse=True), PROJECTED),
 )
 
 
@@ -864,15 +867,24 @@ TARGETS = [
     Target(double=True, lanes=2, rows=6),
     Target(double=True, lanes=8, rows=14),
 ]
+UNPROJECTED = [target for target in TARGETS if target.rows < 6]  # quickly compiled, and all numbers of vectors
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.rows}x{t.vectors}x{t.lanes}{'d' if t.double else ''}")
-def test_other_vectors_and_registers(target, monkeypatch) -> None:
-    """A cell with gates of both kinds, and with the products that only a projection has."""
+def text_of(target: Target) -> str:
+    return f"{target.rows}x{target.vectors}x{target.lanes}{'d' if target.double else ''}"
+
+
+@pytest.mark.parametrize(
+    ("cell", "P", "target"),
+    [*((Leaky, 3, target) for target in TARGETS), *((CELLS["gru"], 0, target) for target in UNPROJECTED)],
+    ids=lambda value: getattr(value, "name", value) if not isinstance(value, Target) else text_of(value),
+)
+def test_other_vectors_and_registers(cell, P, target, monkeypatch) -> None:
+    """A cell with gates of both kinds, and with the products that only a projection has; and one with three gates."""
     dtype = torch.float64 if target.double else torch.float32
     monkeypatch.setattr(Schedule, "target", lambda *_: target)
     for B, H, ragged in product((1, 17), (5, 37), (False, True)):
-        problem = Problem.draw(Leaky, batch(B, 6, ragged=ragged), H, 3, dtype)
+        problem = Problem.draw(cell, batch(B, 6, ragged=ragged), H, P, dtype)
         x = torch.randn(problem.layout.N, 3, dtype=dtype)
         exact = replace(
             problem,
@@ -901,7 +913,7 @@ QUICK_WIDTHS = (("gru", torch.float32), ("lstm", torch.float64))
     ],
 )
 def test_every_width_of_vectors_gives_the_same_bits(cell, dtype, ragged, set_threads) -> None:
-    """All results of a layer, there and back, whoever computes the products: a sum has the same order in every tile."""
+    """All results of a layer, forward and backward, whoever computes the products: all tiles sum in the same order."""
     set_threads(2)
     for (B, H, I), torch_mm in product(((1, 5, 3), (7, 37, 30), (20, 100, 30), (17, 64, 3)), (True, False)):
         problem = Problem.draw(CELLS[cell], batch(B, 6, ragged=ragged), H, dtype=dtype, I=I)

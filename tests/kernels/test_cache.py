@@ -21,6 +21,7 @@ from plait.engines import Layout, Needs, Weights
 from plait.engines.fused import FusedEngine
 from plait.kernels.emit.target import Form, Target
 from plait.kernels.launch import cache, compiler
+from plait.kernels.launch.schedule import DEFAULT
 from plait.ladder.compare import worst
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
@@ -75,34 +76,32 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with that part which takes long to compile."""
+    """A folder with what all cells share, which takes long to compile."""
+    folder, target = tmp_path_factory.mktemp("shared"), DEFAULT.target(double=False)
     compiler.shared()
-    name = f"{compiler.key('shared')}.o"
-    path = tmp_path_factory.mktemp("shared") / name
-    shutil.copy(cache.folder() / name, path)
-    return path
+    compiler.products(target)
+    for name in (compiler.key("shared"), compiler.key(repr(target))):
+        shutil.copy(cache.folder() / f"{name}.o", folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def first(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A folder that one process has used, which found the shared loops there; and what that one printed."""
-    folder = tmp_path_factory.mktemp("cache")
-    shutil.copy(shared, folder)
+    """A folder that one process has used, which found there what cells share; and what that one printed."""
+    folder = tmp_path_factory.mktemp("first") / "cache"
+    shutil.copytree(shared, folder)
     return folder, *python(USE, PLAIT_CACHE=folder)
 
 
 @pytest.fixture
 def shared_only(shared: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    shutil.copy(shared, folder)
-    return folder
+    return Path(shutil.copytree(shared, tmp_path / "cache"))
 
 
 @pytest.fixture
 def leaf(first: tuple[Path, str, str], shared: Path) -> str:
     """The name of what the first process compiled."""
-    (name,) = set(names(first[0])) - {shared.name}
+    (name,) = set(names(first[0])) - set(names(shared))
     return name
 
 
@@ -118,8 +117,8 @@ def test_the_first_use_says_what_it_compiles(first, leaf: str) -> None:
 def test_the_very_first_use_says_what_it_compiles(first, tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     out, err = python(USE, PLAIT_CACHE=folder)
-    assert compiled(err) == ["the shared loops", "rnn in float32"]
-    assert err.count("(stored)") == 2
+    assert compiled(err) == ["the shared loops", "products in float32", "rnn in float32"]
+    assert err.count("(stored)") == 3
     assert is_right(out)
     assert names(folder) == names(first[0])
     assert python(USE, PLAIT_CACHE=folder)[1] == ""
@@ -136,7 +135,8 @@ def test_the_second_is_silent_and_does_without_numba(first) -> None:
 @pytest.mark.slow
 def test_two_processes_at_the_same_moment(first, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
-    assert used_by_two(folder, tmp_path) == ["rnn in float32", "the shared loops"]  # each once, by one of them
+    each_once = ["products in float32", "rnn in float32", "the shared loops"]
+    assert used_by_two(folder, tmp_path) == each_once
     assert names(folder) == names(first[0])
 
 
@@ -222,7 +222,7 @@ def test_no_damage_goes_unnoticed(damage: str, first, leaf: str, tmp_path: Path,
         return code
 
     for _ in range(2):
-        assert all(compiler.load("a test", "kept", build, compiler.FUNCTIONS).values())
+        assert all(compiler.load("a test", "kept", build, "plait_forward").values())
     assert built == [damage]  # once
     assert (tmp_path / "kept.o").read_bytes() == data
     assert names(tmp_path) == ["kept.o"]
@@ -246,7 +246,7 @@ def test_what_cannot_be_kept_is_used_all_the_same(
     monkeypatch.setenv("PLAIT_CACHE", str(blocked(tmp_path)))
     before, code = names(tmp_path), read(first[0] / leaf)
     for _ in range(2):
-        assert all(compiler.load("a test", "kept", lambda: code, compiler.FUNCTIONS).values())
+        assert all(compiler.load("a test", "kept", lambda: code, "plait_forward").values())
         err = capfd.readouterr().err
         assert compiled(err) == ["a test"]
         assert "(not stored: [Errno " in err
@@ -285,7 +285,7 @@ def is_loaded(path: Path) -> bool:
         built.append(path)
         return code
 
-    assert all(compiler.load("a test", path.stem, build, compiler.FUNCTIONS).values())
+    assert all(compiler.load("a test", path.stem, build, "plait_forward").values())
     return not built
 
 
@@ -319,7 +319,7 @@ def test_what_is_no_file_is_not_read(kind: str, planted: Path) -> None:
     code = planted.rename(planted.parent / "elsewhere")
     {"link": lambda: planted.symlink_to(code), "pipe": lambda: os.mkfifo(planted), "folder": planted.mkdir}[kind]()
     built = []
-    compiler.load("a test", "kept", lambda: built.append(kind) or code.read_bytes()[:-32], compiler.FUNCTIONS)
+    compiler.load("a test", "kept", lambda: built.append(kind) or code.read_bytes()[:-32], "plait_forward")
     assert built == [kind]
 
 
@@ -327,7 +327,7 @@ def test_the_folder_is_made_for_this_user_alone(first, leaf: str, tmp_path: Path
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path / "new"))
     before = os.umask(0o000)
     try:
-        compiler.load("a test", "kept", lambda: read(first[0] / leaf), compiler.FUNCTIONS)
+        compiler.load("a test", "kept", lambda: read(first[0] / leaf), "plait_forward")
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -350,10 +350,10 @@ def test_a_process_that_hangs_while_it_compiles_does_not_hold_up_others(planted:
     planted.unlink()
     with cache.opened() as theirs, theirs.locked():
         started = time.monotonic()
-        assert all(compiler.load("a test", "kept", lambda: object_file("f"), ("f",)).values())
+        assert all(compiler.load("a test", "kept", lambda: object_file("f"), "f").values())
         assert time.monotonic() - started >= 0.1  # it did wait
         monkeypatch.setattr(cache, "PATIENCE", 1e9)  # but once is enough
-        assert all(compiler.load("a test", "more", lambda: object_file("f"), ("f",)).values())
+        assert all(compiler.load("a test", "more", lambda: object_file("f"), "f").values())
     assert names(planted.parent) == ["kept.o", "more.o"]
     assert (planted.parent / cache.LOCK).stat().st_mode & 0o777 == 0o600
 
@@ -367,7 +367,7 @@ def test_whoever_waited_takes_what_the_other_compiled(planted: Path) -> None:
 
     def load() -> None:
         waiting.set()
-        found.append(compiler.load("a test", "kept", build, compiler.FUNCTIONS))
+        found.append(compiler.load("a test", "kept", build, "plait_forward"))
 
     found: list[dict[str, int]] = []
     thread = threading.Thread(target=load)
@@ -390,7 +390,7 @@ def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
     for name, days in ((old, 91), (used, 89), (fresh, 0), (left, 2), (new, 0), ("mine.o", 500), ("mine.partial", 500)):
         shutil.copy(planted, folder / name)
         os.utime(folder / name, (time.time() - days * day,) * 2)
-    compiler.load("a test", "other", lambda: read(planted), compiler.FUNCTIONS)
+    compiler.load("a test", "other", lambda: read(planted), "plait_forward")
     assert names(folder) == sorted(
         [used, fresh, new, "mine.o", "mine.partial", "kept.o", "other.o", f"{'5' * 16}.partial"]
     )
@@ -401,14 +401,15 @@ def test_what_was_not_used_for_long_is_cleared_away(planted: Path) -> None:
 @pytest.mark.slow
 def test_a_layer_where_nothing_can_be_kept() -> None:
     out, err = python(USE, PLAIT_CACHE="/dev/null/x")
-    assert compiled(err) == ["the shared loops", "rnn in float32"]
-    assert err.count("(not stored: ") == 2
+    assert compiled(err) == ["the shared loops", "products in float32", "rnn in float32"]
+    assert err.count("(not stored: ") == 3
     assert is_right(out)
 
 
 @needs_fork
 def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch) -> None:
     """The child has no such thread, and nobody who would let go of its locks."""
+    compiler.products(TINY)
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path))
     compiler.functions(Form(CELLS["rnn"], 1, TINY))
     (kept,) = tmp_path.glob("*.o")
@@ -419,7 +420,7 @@ def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch) -> No
         forked.wait()
         return read(kept)
 
-    thread = threading.Thread(target=compiler.load, args=("a test", "other", build, compiler.FUNCTIONS))
+    thread = threading.Thread(target=compiler.load, args=("a test", "other", build, "plait_forward"))
     thread.start()
     try:
         assert compiling.wait(PATIENCE)
@@ -443,6 +444,7 @@ class Edited(GRU):
 def new_files(tmp_path: Path, monkeypatch) -> Callable[[Form], int]:
     """How many files it takes to have a cell's code, beside those that are there."""
     monkeypatch.setenv("PLAIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, "products", compiler.products.__wrapped__)
 
     def count(form: Form) -> int:
         before = names(tmp_path)
@@ -462,7 +464,7 @@ def test_code_is_kept_per_cell_and_shape(new_files) -> None:
         lambda: Form(CELLS["lstm"], 1, TINY),
         lambda: Form(CELLS["lstm"], 1, TINY, projected=True),
     ]
-    assert [new_files(make()) for make in forms] == [1] * len(forms)
+    assert [new_files(make()) for make in forms] == [2, 1, 1, 2, 2, 1, 1]  # cells share the products of a target
     assert [new_files(make()) for make in forms] == [0] * len(forms)
 
 
@@ -474,10 +476,10 @@ def test_code_is_kept_per_processor(new_files, monkeypatch) -> None:
         replace(host, machine="other"),
         *(replace(host, features=f) for f in (more, fewer)),
     ]
-    assert new_files(Form(CELLS["rnn"], 1, TINY)) == 1
+    assert new_files(Form(CELLS["rnn"], 1, TINY)) == 2
     for other in others:
         monkeypatch.setattr(compiler, "host", lambda other=other: other)
-        assert new_files(Form(CELLS["rnn"], 1, TINY)) == 1
+        assert new_files(Form(CELLS["rnn"], 1, TINY)) == 2
     monkeypatch.undo()
 
 

@@ -67,7 +67,7 @@ def test_a_graph_made_before_the_fork_is_walked_back_after_it() -> None:
 
 
 class Encoded(Dataset):
-    """Each item is what a layer makes of it, there and back."""
+    """Each item is what a layer makes of it, forward and backward."""
 
     def __init__(self, layer: plait.LSTM, x: Tensor) -> None:
         self.layer, self.x = layer, x
@@ -162,8 +162,10 @@ def test_a_runtime_that_torch_does_not_use_is_not_taken(monkeypatch) -> None:
     assert threads.openmp.__wrapped__() is None
 
 
-# Prints how many threads the kernels were told to take, and the largest deviation from engine numpy.
+# Prints how many threads the kernels were told to take, and the largest deviation from engine numpy. With a third
+# argument, another process keeps a core busy meanwhile.
 CHECK = """
+import subprocess
 import sys
 import torch
 import plait
@@ -173,6 +175,7 @@ from plait.kernels.launch import choices
 
 choices.WORTH_A_TEAM = 0
 count, times, worst = int(sys.argv[1]), int(sys.argv[2]), 0.0
+neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if sys.argv[3:] else None
 torch.set_num_threads(count)
 torch.manual_seed(0)
 reference = plait.GRU(8, 40, bidirectional=True, dtype=torch.float64, engine="numpy")
@@ -185,6 +188,10 @@ for lengths in (torch.tensor([3, 9, 1, 9, 4]), None):
         get("fused").plans.clear()
         for _ in range(times):
             worst = max(worst, deviation(outputs_and_gradients(layer, x, None, lengths), expected)[0])
+if neighbour is not None:
+    assert neighbour.poll() is None
+    neighbour.kill()
+    neighbour.wait()
 segments = [s for plan in get("fused").plans.values() for v in plan.variants.values() for s in v.segments]
 print(*{segment.block.count for segment in segments}, worst)
 """
@@ -201,13 +208,7 @@ def test_a_team_that_is_smaller_than_asked_for(environment: dict[str, str]) -> N
 
 
 def test_four_threads_beside_a_busy_neighbour() -> None:
-    neighbour = start("while True: pass")
-    try:
-        out, _ = python(CHECK, 4, 8, OMP_NUM_THREADS="4")
-        assert neighbour.poll() is None
-    finally:
-        neighbour.kill()
-        neighbour.communicate()
+    out, _ = python(CHECK, 4, 8, "busy", OMP_NUM_THREADS="4")
     count, worst = out.split()
     assert count == "4"
     assert float(worst) <= 1e-12

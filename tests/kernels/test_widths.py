@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from llvmlite import ir
@@ -11,10 +12,9 @@ from assembly import ARM, X86, Loop, assembly, calls, loops
 from plait.cells import CELLS
 from plait.engines.fused import FusedEngine
 from plait.errors import PlaitError
-from plait.kernels.emit import target
-from plait.kernels.emit.functions import functions
+from plait.kernels.emit import pointwise, target, tile
+from plait.kernels.emit.functions import functions, products
 from plait.kernels.emit.target import Form, Host, Target, host
-from plait.kernels.emit.tile import product_function
 from plait.kernels.launch import compiler
 from plait.kernels.launch.schedule import Schedule
 
@@ -99,19 +99,21 @@ def test_code_is_kept_per_width(monkeypatch) -> None:
     """The names of the files. The shared loops are the same for all."""
     monkeypatch.setattr(target, "_host", lambda: ZEN)
     kept: list[str] = []
-    monkeypatch.setattr(compiler, "load", lambda what, name, build, functions: kept.append(name) or {})
+    monkeypatch.setattr(compiler, "load", lambda what, name, build, has: kept.append(name) or compiler.Code(None))
+    monkeypatch.setattr(compiler, "products", compiler.products.__wrapped__)
     for bits in ("128", "256", "512"):
         monkeypatch.setenv("PLAIT_VECTOR_BITS", bits)
         compiler.shared.__wrapped__()
         compiler.functions.__wrapped__(Form(CELLS["gru"], 1, Schedule().target(False)))
-    assert len(set(kept[::2])) == 1
-    assert len(set(kept)) == 1 + 3
+    assert len(set(kept[::3])) == 1
+    assert len(set(kept)) == 1 + 3 + 3
 
 
 # --- as code ---------------------------------------------------------------------------------------------------------
+@cache
 def tile_loops(made: Target, triple: str, cpu: str) -> list[Loop]:
     module = ir.Module("tile")
-    product_function(module, made, "plait_product", resume=False)
+    tile.product_function(module, made, "plait_product", resume=False)
     text = assembly(module, triple, cpu)
     assert calls(text) == []
     return [loop for loop in loops(text) if loop.fma]
@@ -168,9 +170,10 @@ def test_more_rows_on_arm_would_not_stay_in_registers() -> None:
 )
 def test_all_functions_compile_for_arm_without_a_call(cell: str, double: bool) -> None:
     form = Form(CELLS[cell], 1, Schedule().target(double, NEOVERSE), projected=cell == "lstm")
-    text = assembly(functions(form), ARM, NEOVERSE.name)
-    for name in compiler.FUNCTIONS:
-        assert f"\n{name}:" in text
-    assert calls(text) == []
-    assert not re.search(r"\sb\s+(?!\.L|plait_)\w", text)  # nor a call at the end of a function
+    for made, names in ((products(form.target), tile.FUNCTIONS), (functions(form), pointwise.FUNCTIONS)):
+        text = assembly(made, ARM, NEOVERSE.name)
+        for name in names:
+            assert f"\n{name}:" in text
+        assert calls(text) == []
+        assert not re.search(r"\sb\s+(?!\.L|plait_)\w", text)  # nor a call at the end of a function
     assert re.search(r"fdiv\s+v\d+\.[42]", text)

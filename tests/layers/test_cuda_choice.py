@@ -15,6 +15,7 @@ from plait.errors import PlaitWarning
 from plait.kernels.cuda.gpu import enough_memory, why_too_old
 from plait.layers import cuda_choice
 from plait.layers.cuda_choice import CHOICES, contenders, engine_for, extent, fastest, shape_of
+from plait.training import loop
 
 
 class StandIn:
@@ -130,23 +131,23 @@ def test_a_run_keeps_its_choices(tmp_path):
     config = lambda: written[-1] if written else {"task": "x"}  # noqa: E731
     run = SimpleNamespace(config=config, write_config=written.append, folder=tmp_path)
     CHOICES["a shape"] = "cuda"
-    cuda_choice.keep_choices(run)  # it has no config.json
+    loop.keep_choices(run)  # it has no config.json
     assert written == []
-    cuda_choice.take_choices(run)
+    loop.take_choices(run)
     CHOICES.clear()
     (tmp_path / "config.json").touch()
-    cuda_choice.keep_choices(run)
+    loop.keep_choices(run)
     assert written == []
     CHOICES["a shape"] = "cuda"
-    cuda_choice.keep_choices(run)
-    cuda_choice.keep_choices(run)
+    loop.keep_choices(run)
+    loop.keep_choices(run)
     assert written == [{"task": "x", "engines": {"a shape": "cuda"}}]
     CHOICES.clear()
-    cuda_choice.take_choices(run)
+    loop.take_choices(run)
     assert CHOICES == {"a shape": "cuda"}
     written.append({"engines": {"a shape": "fused"}})
     with pytest.raises(PlaitError, match="expected 'cuda' or 'torch'"):
-        cuda_choice.take_choices(run)
+        loop.take_choices(run)
     written.append({"engines": {"a shape": ["cuda"]}})
     with pytest.raises(PlaitError, match="expected 'cuda' or 'torch'"):
-        cuda_choice.take_choices(run)
+        loop.take_choices(run)

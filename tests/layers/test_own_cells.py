@@ -279,7 +279,7 @@ def test_compiled_with_a_packing_that_is_sorted(dynamo) -> None:
         assert torch.equal(h, h1)
 
 
-@pytest.mark.parametrize("engine", ["python", "torch", "fused"])
+@pytest.mark.parametrize("engine", ["torch", "fused"])
 def test_compiled_into_one_graph(engine: str, dynamo) -> None:
     layer = plait.layer(PeepholeLSTM, I, H, 2, bidirectional=True, engine=engine)
     model, (x, hx) = Wrapped(layer), draw(layer)

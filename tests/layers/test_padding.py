@@ -62,8 +62,11 @@ def results(layer: Any, x: Tensor, lengths: list[int], state: Any, *, pack: bool
     return [y.detach(), *[t.detach() for t in last], *d]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+@pytest.mark.parametrize(
+    ("batch_first", "count"),  # the order of the axes is in the indices, which all threads read
+    [(False, 1), (False, 2), (True, 2)],
+    ids=["time first, one thread", "time first", "batch first"],
+)
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn", "implicit_gru"])
 def test_the_same_bits_as_packed(cell, batch_first, count, set_threads) -> None:
     set_threads(count)
@@ -71,7 +74,8 @@ def test_the_same_bits_as_packed(cell, batch_first, count, set_threads) -> None:
     for lengths, bidirectional, num_layers in product(LENGTHS, (False, True), (1, 3)):
         B, T = len(lengths), max(lengths) + 2
         options: dict[str, Any] = {"bidirectional": bidirectional, "num_layers": num_layers, "batch_first": batch_first}
-        for more in ({}, {"bias": False}, *([{"proj_size": 3}] if cell == "lstm" else [])):
+        without_bias = [{"bias": False}] if lengths is LENGTHS[0] else []  # the rows are the same ones
+        for more in ({}, *without_bias, *([{"proj_size": 3}] if cell == "lstm" else [])):
             layer = layers.layer(cell, 4, 19, engine="fused", **options, **more)
             x = torch.randn(*((B, T) if batch_first else (T, B)), 4, requires_grad=True)
             state = layer(x[:, :1] if batch_first else x[:1])[1]
@@ -101,7 +105,7 @@ def test_what_is_not_wanted_is_not_computed() -> None:
 
 
 def test_rows_that_are_no_tensor_of_their_own() -> None:
-    """Parts of other tensors, gradients that are one number, a second way back, and none at all."""
+    """Parts of other tensors, gradients that are one number, a second backward pass, and none at all."""
     layer, lengths = plait.GRU(3, 9, engine="fused"), [2, 4, 1, 4]
     x = torch.randn(4, 4, 8, dtype=torch.float32)[..., 2:5].transpose(0, 1).requires_grad_()
     assert not x.is_contiguous()
@@ -119,8 +123,10 @@ def test_rows_that_are_no_tensor_of_their_own() -> None:
         assert torch.equal(layer(x, lengths=lengths)[0], y)
 
 
-def test_sequences_that_are_too_long_for_one_launch_without_a_tape(monkeypatch) -> None:
-    layer, x, lengths = plait.LSTM(3, 5, engine="fused"), torch.randn(40, 3, 3), [40, 7, 22]
+@pytest.mark.parametrize("lengths", [None, [40, 7, 22]], ids=["dense", "ragged"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+def test_sequences_that_are_too_long_for_one_launch_without_a_tape(bidirectional, lengths, monkeypatch) -> None:
+    layer, x = plait.LSTM(3, 5, bidirectional=bidirectional, engine="fused"), torch.randn(40, 3, 3)
     whole = layer(x, lengths=lengths)
     monkeypatch.setattr(fused, "WITHOUT_TAPE", 1)
     with torch.no_grad():
@@ -134,13 +140,14 @@ def test_products_that_torch_computes(monkeypatch) -> None:
     monkeypatch.setattr(engines, "get", lambda _: engine)
     monkeypatch.setattr(choices.Sized, "ours", lambda *_: False)
     monkeypatch.setattr(choices, "ours_over_rows", lambda *_: False)
-    monkeypatch.setattr(choices, "folds", lambda *_: False)
-    for bidirectional in (False, True):
+    monkeypatch.setattr(choices.Sized, "folded", False)
+    for bidirectional, lengths in product((False, True), ([5, 1, 2, 2], [5] * 4)):
         torch.manual_seed(2)
-        layer = plait.LSTM(6, 8, 2, bidirectional=bidirectional, engine="fused")
-        x, lengths = torch.randn(5, 4, 6, requires_grad=True), [5, 1, 2, 2]
+        layer = plait.LSTM(6, 8, 2, bidirectional=bidirectional, dtype=torch.float64, engine="fused")
+        x = torch.randn(5, 4, 6, dtype=torch.float64, requires_grad=True)
         ours, theirs = (results(layer, x, lengths, None, pack=pack, of="all") for pack in (False, True))
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None)
+        torch.testing.assert_close(ours, results(plait.restore(layer), x, lengths, None, pack=True, of="all"))
     segments = [s for plan in engine.plans.values() for variant in plan.variants.values() for s in variant.segments]
     names = {segment.what.name for segment in segments if isinstance(segment, Product)}
     assert names == {"wx", "d_x", "w_ih", "w_hh", "b_ih", "b_hh"}
@@ -179,13 +186,13 @@ def test_cells_of_ones_own(cell) -> None:
 
 
 def test_second_derivatives_with_dropout() -> None:
-    layer = plait.LSTM(3, 4, 2, dropout=0.5, bidirectional=True, dtype=torch.float64, engine="fused")
-    x = torch.randn(4, 3, 3, dtype=torch.float64, requires_grad=True)
-    state = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    layer = plait.LSTM(2, 2, 2, dropout=0.5, bidirectional=True, dtype=torch.float64, engine="fused")
+    x = torch.randn(3, 3, 2, dtype=torch.float64, requires_grad=True)
+    state = tuple(torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def run(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         torch.manual_seed(5)
-        y, last = layer(x, (h, c), lengths=[2, 4, 3])
+        y, last = layer(x, (h, c), lengths=[1, 3, 2])
         return y, *last
 
     assert torch.autograd.gradcheck(run, (x, *state))

@@ -20,7 +20,7 @@ WAYS = ("one launch", "one function", "layer by layer")
 def use(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     if way != "one launch":
-        monkeypatch.setattr(Plan, "take_parts", lambda self: None)
+        monkeypatch.setattr(Plan, "take_slabs", lambda self: None)
         monkeypatch.setattr(engines.get("fused"), "plans", {})
     if way == "layer by layer":
         monkeypatch.setattr(Recurrent, "_plait_is_one", lambda self, *_: self.num_layers == 1)
@@ -35,7 +35,7 @@ class Case:
         self.lengths, self.hx = lengths, []
         if stateful:
             directions, P = 2 if self.layer.bidirectional else 1, self.layer.proj_size or 9
-            shape = 3 * directions, 4
+            shape = self.layer.num_layers * directions, 4
             self.hx = [torch.randn(*shape, n, dtype=dtype, requires_grad=True) for n in (P, 9)[: KINDS[kind]]]
         self.inputs = [self.x, *self.hx, *self.layer.parameters()]
 
@@ -164,6 +164,26 @@ def test_frozen_layers(monkeypatch) -> None:
             assert all(p.grad is None for p in case.layer.parameters() if not p.requires_grad)
         for other in found[1:]:
             assert_same_bits(found[0], other)
+
+
+@pytest.mark.parametrize("lengths", [None, [6, 2, 4, 3]], ids=["dense", "ragged"])
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True), (3, False)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_initial_states_that_learn_alone(kind: str, layers: int, bidirectional: bool, lengths) -> None:
+    """All weights are frozen, or those of the first layer: each layer is walked back to where its states began."""
+    for frozen in ("", "_l0"):
+        more = {"num_layers": layers, "bidirectional": bidirectional, "dtype": torch.float64}
+        case = Case(kind, stateful=True, lengths=lengths, **more)
+        case.x.requires_grad_(False)
+        for name, p in case.layer.named_parameters():
+            p.requires_grad_(frozen not in name)
+        found = []
+        for engine in ("fused", "numpy"):
+            case.layer.engine = engine
+            y, *last = case.run()
+            for loss in (y.square().sum(), sum(s.sin().sum() for s in last)):
+                found.append(torch.autograd.grad(loss, case.hx, retain_graph=True))
+        torch.testing.assert_close(found[:2], found[2:], rtol=1e-10, atol=1e-12)
 
 
 def test_twice_differentiated_with_dropout(monkeypatch) -> None:

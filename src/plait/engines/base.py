@@ -47,11 +47,6 @@ class Weights(NamedTuple):
     def tensors(self) -> list[Tensor]:
         return [t for t in self.places if t is not None]
 
-    @property
-    def names(self) -> list[str]:
-        """Those of the tensors, without the cell's own."""
-        return [name for name, t in zip(self._fields, self[:5], strict=False) if t is not None]
-
     def widths(self, cell: type[Cell]) -> list[int]:
         """Of the states: h has P, the others H."""
         return [self.w_hh.shape[1], *[self.w_ih.shape[0] // len(cell.gates)] * (len(cell.states) - 1)]
@@ -89,7 +84,7 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True)
 class Derivative:
-    """The result of the way back. The columns of d_rh may be in several matrices, in the order of the gates."""
+    """The result of the backward pass. The columns of d_rh may be in several matrices, in the order of the gates."""
 
     d_wx: Tensor  # (N, G*H)
     d_rh: Sequence[Tensor]  # (N, .) each; may be d_wx itself, or parts of it
@@ -103,15 +98,6 @@ class Gradients(NamedTuple):
     weights: list[list[Tensor | None]]  # per direction, in their order
     derivatives: list[Derivative]  # per direction; `weight_gradients` needs them if not all weights were wanted.
     # An engine that has computed all gradients by itself may leave them out. Valid until the tape is used again
-
-
-class OfDirection(NamedTuple):
-    """The gradients of one direction."""
-
-    x: Tensor | None  # (N, I), if it was wanted
-    states: list[Tensor]  # (B, .) each
-    weights: list[Tensor | None]
-    derivative: Derivative
 
 
 States = Sequence[Tensor | None]
@@ -243,36 +229,6 @@ class Engine(ABC):
                 total.add_(d)
         return result
 
-    def direction(
-        self,
-        p: Prepared,
-        x: Tensor,
-        state0: Sequence[Tensor] | None,
-        layout: Layout,
-        *,
-        dt: float,
-        keep: bool,
-        out: Sequence[Tensor | None],
-    ) -> tuple[list[Tensor], Tape | None]:
-        """`recur` from rows x (N, I)."""
-        return self.recur(p, self.project(p, x), state0, layout, dt=dt, keep=keep, out=out)
-
-    def direction_vjp(
-        self,
-        p: Prepared,
-        x: Tensor,
-        tape: Tape,
-        d_states: States,
-        d_last: States,
-        *,
-        needs_x: bool,
-        wanted: Sequence[bool],
-        spend: bool,
-    ) -> "OfDirection":
-        g, initial = self.recur_vjp(p, tape, d_states, d_last, spend=spend)
-        d_x = self.input_gradient(p, g) if needs_x else None
-        return OfDirection(d_x, initial, self.weight_gradients(p, x, tape, g, wanted), g)
-
     # --- a layer
     def forward(
         self,
@@ -294,7 +250,8 @@ class Engine(ABC):
         flat = rows.view(-1, len(ps) * P)
         for d, p in enumerate(ps):
             given, out = None if state0 is None else [s[d] for s in state0], [flat[:, d * P : (d + 1) * P], *rest]
-            last, tape = self.direction(p, x.flatten(0, -2), given, layout, dt=dt, keep=keep, out=out)
+            wx = self.project(p, x.flatten(0, -2))
+            last, tape = self.recur(p, wx, given, layout, dt=dt, keep=keep, out=out)
             finals.append(last)
             if tape is not None and tape.memory is not None:
                 kept.append(tape.memory)
@@ -321,13 +278,14 @@ class Engine(ABC):
         for d, (p, memory) in enumerate(zip(ps, kept, strict=True)):
             tape = p.room(layout, dt).tape(memory, layout)
             d_states = [None if d_flat is None else d_flat[:, d * P : (d + 1) * P], *[None] * (S - 1)]
-            d_last, wanted = [None if f is None else f[d] for f in d_finals], needs.weights[d]
-            back = self.direction_vjp(p, rows, tape, d_states, d_last, needs_x=needs.x, wanted=wanted, spend=spend)
-            if back.x is not None:
-                d_x = back.x if d_x is None else d_x.add_(back.x)
-            d_weights.append(back.weights)
-            d_state0.append(back.states)
-            derivatives.append(back.derivative)
+            d_last = [None if f is None else f[d] for f in d_finals]
+            g, initial = self.recur_vjp(p, tape, d_states, d_last, spend=spend)
+            if needs.x:
+                part = self.input_gradient(p, g)
+                d_x = part if d_x is None else d_x.add_(part)
+            d_weights.append(self.weight_gradients(p, rows, tape, g, needs.weights[d]))
+            d_state0.append(initial)
+            derivatives.append(g)
         d_initial = [torch.stack(some) for some in zip(*d_state0, strict=True)]
         return Gradients(None if d_x is None else d_x.view(x.shape), d_initial, d_weights, derivatives)
 

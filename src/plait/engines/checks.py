@@ -12,7 +12,7 @@ from ..cells.trace import trace
 from ..errors import PlaitError
 from ..kernels.launch.key import Key
 from ..layout import Layout
-from .base import Prepared, States, Weights
+from .base import Prepared, States
 from .tape import Tape
 
 Expected = tuple[str, Tensor | None, tuple[int, ...]]  # what it is called, what was found, the shape it must have
@@ -29,12 +29,7 @@ def check_weights_of(key: Key, weights: Sequence[Tensor], kinds: Sequence[tuple[
 def check_saved(key: Key, x: Tensor, rows: int, masks: Sequence[Tensor], N: int) -> None:
     """Of the tensors that autograd has saved: hooks may pass others."""
     shape = x.shape if x.numel() == rows * key.I else (rows, key.I)
-    found: list[Expected] = [("input", x, shape), *[("a saved mask", mask, (N, key.wide)) for mask in masks]]
-    check_shapes(found, key.dtype)
-
-
-def check_tapes(tapes: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], key: Key) -> None:
-    check_shapes([("a saved tensor", t, shape) for t, shape in zip(tapes, shapes, strict=True)], key.dtype)
+    check_shapes([("input", x, shape), *[("a saved mask", mask, (N, key.wide)) for mask in masks]], key.dtype)
 
 
 def check_forward(ps: Sequence[Prepared], x: Tensor, state0: Sequence[Tensor] | None, layout: Layout) -> None:
@@ -74,11 +69,8 @@ def check_weights(p: Prepared) -> None:
     if (w.b_ih is None) != (w.b_hh is None):
         raise PlaitError("one bias of a direction is missing: give both b_ih and b_hh, or neither.")
     shapes = ((GH, w.w_ih.shape[-1]), (GH, H if w.w_hr is None else P), (GH,), (GH,), (P, H), *[(H,)] * len(w.params))
-    names = (*OF_WEIGHTS, *[f"weight {name}" for name in p.cell.params])
+    names = [f"weight {name}" for name in (*w._fields[:5], *p.cell.params)]
     check_shapes(zip(names, w.places, shapes, strict=True), w.w_ih.dtype)
-
-
-OF_WEIGHTS = tuple(f"weight {name}" for name in Weights._fields[:5])
 
 
 def check_alike(ps: Sequence[Prepared]) -> None:
@@ -136,14 +128,10 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
     found += [("extra of the tape", tape.extra, (N, E * p.H)), ("raw of the tape", tape.raw, (N, p.H))]
     for t in (tape.gates, tape.extra, tape.raw, *tape.initial, *tape.states, *tape.path):
         if t is not None and not t.is_contiguous():
-            raise PlaitError(
-                f"a matrix of the tape has strides {t.stride()}: expected contiguous ones, use t.contiguous()."
-            )
+            raise PlaitError(f"a matrix of the tape has strides {t.stride()}: expected contiguous, use t.contiguous().")
     for k, (state, width) in enumerate(zip(p.cell.states, p.widths, strict=True)):
         found += [(f"state {state} of the tape", t, (N, width)) for t in (tape.states[k], tape.path[k])]
         found.append((f"initial state {state} of the tape", tape.initial[k], (B, width)))
-        found += [
-            (f"the gradient of {state}", d_states[k], (N, width)),
-            (f"the gradient of the last {state}", d_last[k], (B, width)),
-        ]
+        found.append((f"the gradient of {state}", d_states[k], (N, width)))
+        found.append((f"the gradient of the last {state}", d_last[k], (B, width)))
     check_shapes(found, p.weights.w_ih.dtype)

@@ -67,26 +67,11 @@ class FusedEngine(Engine):
         return form
 
     def key(self, ps: Sequence[Packed], layout: Layout, *, stateful: bool, **more: Any) -> Key:
-        p, w = ps[0], ps[0].weights
-        ragged = not layout.is_dense
-        return Key(
-            p.cell,
-            w.w_ih.dtype,
-            ragged,
-            0 if ragged else layout.T,
-            layout.B,
-            w.w_ih.shape[1],
-            p.H,
-            p.P,
-            1,
-            tuple(q.reverse for q in ps),
-            w.b_ih is not None,
-            w.w_hr is not None,
-            stateful,
-            threads.threads(),
-            pinned=p.lasting,
-            **more,
-        )
+        p, w, ragged = ps[0], ps[0].weights, not layout.is_dense
+        sizes = 0 if ragged else layout.T, layout.B, w.w_ih.shape[1], p.H, p.P, 1
+        has = w.b_ih is not None, w.w_hr is not None, stateful
+        reverse = tuple(q.reverse for q in ps)
+        return Key(p.cell, w.w_ih.dtype, ragged, *sizes, reverse, *has, threads.threads(), pinned=p.lasting, **more)
 
     def usable(self, ps: Sequence[Prepared]) -> Sequence[Packed]:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself
@@ -109,11 +94,9 @@ class FusedEngine(Engine):
         mine = self.usable(ps)
         check_forward(mine, x, state0, layout)
         x, given = x.contiguous(), [s.contiguous() for s in state0 or ()]
-        p, D, B = mine[0], len(mine), layout.B
+        p = mine[0]
         if layout.N == 0:
-            y = x.new_empty(*x.shape[:-1], D * p.P)
-            finals = [x.new_zeros(D, B, width) for width in p.widths] if state0 is None else [s.clone() for s in given]
-            return y, finals, self.blank(mine, 0, B, x, dt) if keep else []
+            return super().forward(ps, x, state0, layout, keep=keep, dt=dt)
         steps = layout.T if keep else steps_without_tape(layout, p.weights.w_ih.shape[0], x.element_size())
         if steps < layout.T:
             return *self.forward_in_chunks(mine, x, given, layout, dt, steps), []
@@ -162,43 +145,18 @@ class FusedEngine(Engine):
         check_backward(mine, x, kept, d_rows, d_finals, layout)
         x, tapes = x.contiguous(), [t.contiguous().resolve_neg() for t in kept]
         if layout.N == 0:
-            return self.nothing(mine, x, d_finals, layout, needs)
+            return super().backward(ps, x, tapes, d_rows, d_finals, layout, needs=needs, spend=spend, dt=dt)
         plan = self.plan(self.key(mine, layout, stateful=True, dt=dt))
         wanted = [n for some in needs.weights for n in some]
         states = [True in needs.states] * len(d_finals)
-        back = plan.backward(
-            x,
-            tensors_of(mine),
-            tapes,
-            d_rows,
-            d_finals,
-            layout,
-            (needs.x, *states, *wanted),
-            spend=spend,
-            pins=mine if mine[0].lasting else (),
-        )
+        pins, wants = mine if mine[0].lasting else (), (needs.x, *states, *wanted)
+        d_outputs = d_rows, *d_finals
+        back = plan.backward(x, tensors_of(mine), tapes, d_outputs, layout, wants, spend=spend, pins=pins)
         each = len(mine[0].tensors)
         weights = [list(back.weights[k : k + each]) for k in range(0, len(wanted), each)]
         is_all = all(map(any, needs.weights)) and len(back.variant.segments) == 1
         derivatives = [] if is_all else [back.variant.torch.derivative(back.frame, d) for d in range(len(mine))]
         return Gradients(back.x, back.states, weights, derivatives)
-
-    def nothing(self, ps: Sequence[Packed], x: Tensor, d_finals: States, layout: Layout, needs: Needs) -> Gradients:
-        """No steps or no sequences: the last states are the initial ones, and so are their gradients."""
-        shape = len(ps), layout.B
-        d_state0 = [
-            x.new_zeros(*shape, n) if d is None else d.clone() for d, n in zip(d_finals, ps[0].widths, strict=True)
-        ]
-        d_w = [
-            [torch.zeros_like(t) if n else None for t, n in zip(p.tensors, some, strict=True)]
-            for p, some in zip(ps, needs.weights, strict=True)
-        ]
-        derivatives = []
-        for p in ps:
-            d_wx, projected = x.new_empty(0, p.weights.w_ih.shape[0]), p.weights.w_hr is not None
-            d_params = [x.new_zeros(p.H) for _ in p.cell.params]
-            derivatives.append(Derivative(d_wx, [d_wx], x.new_empty(0, p.P) if projected else None, d_params))
-        return Gradients(torch.zeros_like(x) if needs.x else None, d_state0, d_w, derivatives)
 
     # --- one direction, from given wx
     def recur(

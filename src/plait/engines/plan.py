@@ -20,7 +20,7 @@ from ..kernels.launch.costs import Costs
 from ..kernels.launch.key import Key
 from ..kernels.launch.schedule import Schedule
 from ..layout import Layout
-from .checks import check_saved, check_tapes, check_weights_of
+from .checks import check_saved, check_shapes, check_weights_of
 from .packed import Packed
 from .plan_map import PlanMap
 from .plan_writer import Variant, Writer
@@ -50,20 +50,6 @@ class Back(NamedTuple):
 class Pass:
     """A variant for batches of exactly one size: what is left is to allocate, to bind and to run."""
 
-    __slots__ = (
-        "chunks",
-        "counts",
-        "gathers",
-        "new_rows",
-        "new_scratch",
-        "new_tapes",
-        "of_tapes",
-        "scratch",
-        "segments",
-        "tapes",
-        "variant",
-    )
-
     def __init__(self, plan: "Plan", variant: Variant, N: int, back: bool) -> None:
         self.variant, self.segments, self.gathers = variant, variant.segments, variant.gathers
         self.scratch, self.tapes = variant.scratch.size(N), plan.tape_shapes(N)
@@ -80,13 +66,13 @@ class Pass:
 class Plan:
     def __init__(self, key: Key, schedule: Schedule, form: Form, costs: Costs) -> None:
         self.key, self.schedule, self.form, self.costs = key, schedule, form, costs
-        self.bounds: Sequence[int] = ()  # of the parts of the batch: the order of rows in the tape (launch/parts.py)
+        self.bounds: Sequence[int] = ()  # of the slabs of the batch: the order of rows in the tape (launch/slabs.py)
         self.layers = self.sized(lenient=False)
-        if key.parts and not (key.ragged or key.pinned or key.projected or key.cell.params):
-            self.take_parts()
-        self.parts = max(1, len(self.bounds) - 1)
+        if key.slabs and not (key.ragged or key.pinned or key.projected or key.cell.params):
+            self.take_slabs()
+        self.slabs = max(1, len(self.bounds) - 1)
         with torch.inference_mode(False):
-            self.order = torch.tensor([self.parts], device="cpu")  # saved with the tapes: how their rows are ordered
+            self.order = torch.tensor([self.slabs], device="cpu")  # saved with the tapes: how their rows are ordered
         self.map = PlanMap(key)
         self.variants: dict[Any, Variant] = {}  # by what is decided for a batch
         self.passes: dict[Any, Pass] = {}  # by the size of a batch
@@ -108,8 +94,8 @@ class Plan:
             found.append(Sized(key, k, self.form, self.schedule, self.costs, self.bounds, most))
         return found
 
-    def take_parts(self) -> None:
-        """If the launch can compute all products of a dense batch, it does, and the batch may be in parts."""
+    def take_slabs(self) -> None:
+        """If the launch can compute all products of a dense batch, it does, and the batch may be in slabs."""
         key, layers = self.key, self.sized(lenient=True)
         N, T, most = key.T * key.B, key.T, min(key.B, -(-key.threads // key.D))
         if most > 1 and all(layer.separates(most) for layer in layers):
@@ -230,8 +216,7 @@ class Plan:
         x: Tensor,
         weights: Sequence[Tensor],
         tapes: Sequence[Tensor],
-        d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        d_outputs: Sequence[Tensor | None],
         layout: Layout,
         needs: tuple[bool, ...],
         *,
@@ -239,17 +224,21 @@ class Plan:
         masks: Sequence[Tensor] = (),
         pins: Sequence[Packed] = (),
     ) -> Back:
-        """needs: of x, of each state, of each weight. spend: the tapes may be overwritten."""
+        """d_outputs: of the rows and the last states. needs: of x, of each state, of each weight.
+
+        spend: the tapes may be overwritten
+        """
         key, frame = self.key, Frame()
         if [*map(kind_of, weights)] != self.kinds:
             check_weights_of(key, weights, self.kinds)
         rows = layout.N if layout.padding is None else math.prod(layout.padding.shape)
         if x.dtype is not key.dtype or not x.is_cpu or x.numel() != rows * key.I or masks:
             check_saved(key, x, rows, masks, layout.N)
-        frame.rows, stride = rows_of(d_rows, x, self.wide)
+        frame.rows, stride = rows_of(d_outputs[0], x, self.wide)
         its = self.passes.get((layout.N, layout.T, stride, needs)) or self.make(layout, stride, needs)
         if [*map(kind_of, tapes)] != its.of_tapes:
-            check_tapes(tapes, its.tapes, key)
+            found = zip(["a saved tensor"] * len(tapes), tapes, its.tapes, strict=True)
+            check_shapes(found, key.dtype)
         first = len(needs) - len(weights)  # of the weights
         of_x: Sequence[int] = x.shape[:-1] if its.gathers or not key.padded else (layout.N,)
         frame.d_x = pool.empty(x, *of_x, key.I) if needs[0] else None
@@ -265,7 +254,7 @@ class Plan:
         frame.scratch = its.new_scratch(x, its.scratch) if its.scratch else None
         frame.x, frame.weights, frame.masks, frame.layout, frame.N = x, weights, masks, layout, layout.N
         frame.firsts = self.firsts
-        ends = ends_of(d_finals, layout if key.padded else None)
+        ends = ends_of(d_outputs[1:], layout if key.padded else None)
         values = frame.values = self.head(layout, its, True) if key.ragged else [*self.dense]
         for end in ends:
             values.append(0 if end is None else end.data_ptr())
@@ -328,12 +317,10 @@ def new_like(size: int) -> Callable[[Tensor], Tensor]:
 
 def ends_of(d_finals: Sequence[Tensor | None], layout: Layout | None) -> list[Tensor | None]:
     """The gradients of the last states, as a kernel reads them. layout: of a padded batch, which sorts its sequences"""
-    found: list[Tensor | None] = []
-    for d in d_finals:
-        if d is not None and layout is not None and layout.padding is not None:
-            (d,) = layout.padding.sorted([d])
-        found.append(None if d is None else d.contiguous())
-    return found
+    if layout is not None and layout.padding is not None:
+        sort = layout.padding.sorted
+        d_finals = [None if d is None else sort([d])[0] for d in d_finals]
+    return [None if d is None else d.contiguous() for d in d_finals]
 
 
 def address(tensor: Tensor | None) -> int:

@@ -16,23 +16,6 @@ from ..layout import Layout
 class Frame:
     """The tensors of one pass, and their bindings."""
 
-    __slots__ = (
-        "N",
-        "d_tapes",
-        "d_x",
-        "firsts",
-        "gradients",
-        "layout",
-        "masks",
-        "rows",
-        "scratch",
-        "states",
-        "tapes",
-        "values",
-        "weights",
-        "x",
-    )
-
     x: Tensor  # the input
     rows: Tensor  # the output, or its gradient
     d_x: Tensor | None

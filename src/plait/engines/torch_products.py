@@ -31,11 +31,8 @@ class TorchProducts:
 
     def project(self, frame: Frame, k: int, what: ByTorch) -> None:
         """W x + b, written to the gates of the tape."""
-        x, d, w = (
-            self.rows(frame, k, what.direction),
-            what.direction,
-            self.weight(frame.weights, k, what.direction, "w_ih"),
-        )
+        d = what.direction
+        x, w = self.rows(frame, k, d), self.weight(frame.weights, k, d, "w_ih")
         to = frame.matrix(frame.tapes[d], self.map.in_tape(k, d, "gates"), frame.N, w.shape[0])
         if self.key.bias:
             torch.addmm(self.weight(frame.weights, k, d, "b_ih"), x, w.t(), out=to)
@@ -45,11 +42,9 @@ class TorchProducts:
     def d_rh(self, frame: Frame, k: int, d: int) -> list[Tensor]:
         """Its columns may be in several matrices, in the order of the gates."""
         H, G, E = self.key.H, self.form.G, self.form.E
-        widths = {"gates": G * H, "extra": E * H}
-        places = {
-            name: frame.matrix(frame.d_tapes[d], self.map.in_tape(k, d, name), frame.N, width)
-            for name, width in widths.items()
-        }
+        places = {}
+        for name, width in (("gates", G * H), ("extra", E * H)):
+            places[name] = frame.matrix(frame.d_tapes[d], self.map.in_tape(k, d, name), frame.N, width)
         if all(self.form.trace.shared):
             return [places["gates"]]
         return [places[name][:, first * H : (first + count) * H] for name, first, count in self.form.runs]
@@ -57,9 +52,8 @@ class TorchProducts:
     def gradient(self, frame: Frame, k: int, what: ByTorch) -> None:
         key, d, N = self.key, what.direction, frame.N
         if what.name == "params":
-            torch.sum(
-                self.d_params(frame, k, d, what.run), 0, out=self.weight(frame.gradients, k, d, f"param.{what.run}")
-            )
+            to = self.weight(frame.gradients, k, d, f"param.{what.run}")
+            torch.sum(self.d_params(frame, k, d, what.run), 0, out=to)
             return
         d_wx = frame.matrix(frame.d_tapes[d], self.map.in_tape(k, d, "gates"), N, self.form.G * key.H)
         if what.name == "d_x":
@@ -100,8 +94,7 @@ class TorchProducts:
         d_wx = frame.matrix(frame.d_tapes[d], self.map.in_tape(0, d, "gates"), frame.N, self.form.G * self.key.H)
         d_projected = self.in_scratch(frame, 0, d, "d_projected") if self.key.projected else None
         d_params = [self.d_params(frame, 0, d, k).sum(0) for k in range(self.form.K)]
-        d_rh = [d_wx] if all(self.form.trace.shared) else self.d_rh(frame, 0, d)
-        return Derivative(d_wx, d_rh, d_projected, d_params)
+        return Derivative(d_wx, self.d_rh(frame, 0, d), d_projected, d_params)
 
 
 def scratch_of(frame: Frame) -> Tensor:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import cache, partial
 from sys import getrefcount
 from threading import Thread
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,25 +62,14 @@ def is_on() -> bool:
     """Whether torch counts references as is_free expects. If not, the pool has only workspaces, not tensors."""
     if use_count is None:
         return False
-    block = Block(LEAST, 0)
-    tensor = torch.empty(0, dtype=torch.uint8, device="cpu").set_(block.storage)
-    view = tensor[1:]
-    found = [block.is_free()]
-    del tensor
-    found.append(block.is_free())
-    storage = view.untyped_storage()
-    del view
-    found.append(block.is_free())
-    del storage
-    return found == [False] * 3 and block.is_free()
+    block, found = Block(LEAST, 0), []
+    holder: Any = torch.empty(0, dtype=torch.uint8, device="cpu").set_(block.storage)
+    for following in (lambda tensor: tensor[1:], Tensor.untyped_storage, lambda storage: None):
+        found.append(block.is_free())
+        holder = following(holder)
+    return found == [False] * 3 and holder is None and block.is_free()
 
 
-def fills() -> bool:
-    """Whether torch fills new memory where it is told to be deterministic."""
-    return bool(deterministic.fill_uninitialized_memory)  # type: ignore[attr-defined]
-
-
-EMPTY: deque[Block] = deque()
 SMALL = 0  # in place of a shelf: the list of small workspaces
 WORKSPACES = -1  # the shelf of the other workspaces; those of tensors are positive
 
@@ -102,15 +92,17 @@ class Pool:
         size = math.prod(shape) * like.itemsize
         if size < LEAST or type(like) not in PLAIN or not like.is_cpu:
             return like.new_empty(shape)
-        if (is_deterministic() and fills()) or not is_on():
+        fills = is_deterministic() and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        if fills or not is_on():
             plain = like.new_empty(shape)
             libc.ask_for_large_pages(plain.data_ptr(), size)
             return plain
         bits = size.bit_length()
         own = TWICE * bits + (size >> bits - 4)  # eight shelves from a power of two to the next, in the order of sizes
         block = self.find(own, size, sys.maxsize)
-        if block is None and not exact:
-            block = self.find_larger(own, size)
+        for shelf in range(own + 1, own + 1 if block or exact else own + 1 + TWICE):  # the smallest that is free
+            if block := self.find(shelf, size, 2 * size):
+                break
         if block is None:
             discard(self.find(own, 0, size))  # one that is too small: the new one will serve both
             block = self.make(own, size)
@@ -140,28 +132,20 @@ class Pool:
 
     def find(self, shelf: int, least: int, most: int) -> Block | None:
         """A free block of `least` to `most` bytes. It is no longer on the shelf."""
-        blocks = self.shelves.get(shelf) or EMPTY
+        blocks = self.shelves.get(shelf) or deque[Block]()
         for _ in range(min(len(blocks), LOOKED_AT)):
             try:
                 block = blocks.pop()
             except IndexError:  # other threads took the rest
                 break
             # as is_free says, without a call
-            if getrefcount(block.storage) != block.refs or (use_count is not None and use_count(block.handle) != 1):
-                blocks.appendleft(block)
-                continue
+            is_free = getrefcount(block.storage) == block.refs and (use_count is None or use_count(block.handle) == 1)
             # after resize_, and after share_memory_, other processes may still read it: then it leaves the pool
-            if block.storage.data_ptr() == block.address and block.storage.nbytes() == block.size:
-                if least <= block.size <= most:
-                    return block
-                blocks.appendleft(block)
-        return None
-
-    def find_larger(self, own: int, size: int) -> Block | None:
-        """A free block from the shelves up to twice the size, the smallest first."""
-        for shelf in range(own + 1, own + 1 + TWICE):
-            if block := self.find(shelf, size, 2 * size):
+            if is_free and (block.storage.data_ptr() != block.address or block.storage.nbytes() != block.size):
+                continue
+            if is_free and least <= block.size <= most:
                 return block
+            blocks.appendleft(block)
         return None
 
     def make(self, shelf: int, size: int) -> Block:
@@ -177,10 +161,7 @@ class Pool:
             self.small.append(block)
             return
         block.used = time.monotonic()
-        try:
-            self.shelves[block.shelf].append(block)
-        except KeyError:  # the first of its size
-            self.shelves.setdefault(block.shelf, deque()).append(block)
+        self.shelves.setdefault(block.shelf, deque()).append(block)
         if not self.watched:  # this test must come after the block is on the shelf: see watch
             self.watched = True
             try:

@@ -5,7 +5,7 @@ it: `Walk.T` is a plain int. launch/program.py writes Launch, Walk, Product and 
 reads a copy.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 LINE = 8  # words of a cache line
 PIECE = 128  # terms of a long sum that are added at a time: that much of a panel stays in the first cache
@@ -14,18 +14,16 @@ MOST_TILE = 14 * 128  # bytes of the results of a tile, at most
 MOST_STATES, MOST_GATES, MOST_PARAMS = 4, 8, 8
 
 
-class _Words:
-    def __init__(self, count: int, new_line: bool) -> None:
-        self.count, self.new_line = count, new_line
+class _Words(NamedTuple):
+    size: int
+    new_line: bool
 
 
-def word(*, new_line: bool = False) -> Any:
-    """The next word of a record. new_line: it begins a cache line, because threads write it while others read."""
-    return _Words(1, new_line)
+def word(count: int = 1, *, new_line: bool = False) -> Any:
+    """The next word of a record, or several in a row: one for each gate, state or parameter.
 
-
-def words(count: int, *, new_line: bool = False) -> Any:
-    """Several words in a row: one for each gate, state or parameter."""
+    new_line: it begins a cache line, because threads write it while others read.
+    """
     return _Words(count, new_line)
 
 
@@ -41,7 +39,7 @@ class RecordType(type):
                 if value.new_line:
                     offset = -(-offset // LINE) * LINE
                 body[key] = offset
-                offset += value.count
+                offset += value.size
         body["SIZE"] = -(-offset // LINE) * LINE
         return super().__new__(mcs, name, bases, body)
 
@@ -66,7 +64,7 @@ class Launch(metaclass=RecordType):
     YIELD = word()  # address of sched_yield
     BACK = word()  # 1: backward pass
     BY_UNITS = word()  # 1: threads share the units of each step; 0: the batch
-    WALKS = word()  # how many: one for each part and direction
+    WALKS = word()  # how many: one for each slab and direction
     FIRST_WALK = word()  # address; the others follow
     PRODUCTS = word()  # how many: those of the walks, then those over whole sequences
     FIRST_PRODUCT = word()
@@ -80,9 +78,8 @@ class Launch(metaclass=RecordType):
     THREADS = word()  # how many may come
     WORKSPACE_CLAIMS = word()  # address of tickets: who gets 0 takes that workspace
     CLAIMS = word()  # address of tickets: who gets 0 takes a slice of a walk, or in a round the products of a walk
-    OWN = word()  # how many walks have products of their own: all of them if they are parts, else none
-    COPIES = word()  # how many before the walks
-    COPIES_AFTER = word()  # and after all else
+    OWN = word()  # how many walks have products of their own: all of them if they are slabs, else none
+    COPIES = word()  # how many
     FIRST_COPY = word()  # address
     NEXT = word()  # address of the launch that the same threads run after this one, or 0
     READY_TAKEN = word(new_line=True)  # tickets: pieces of preparation that were taken
@@ -92,7 +89,7 @@ class Launch(metaclass=RecordType):
 
 
 class Walk(metaclass=RecordType):
-    """One direction of a layer, for all sequences or for a part of them. Addresses are those of matrices of rows
+    """One direction of a layer, for all sequences or for a slab of them. Addresses are those of matrices of rows
     (layout.py), if nothing else is said.
     """
 
@@ -113,10 +110,10 @@ class Walk(metaclass=RecordType):
     D_EXTRA = word()  # (N, E, H): d_rh of those gates where it is not d_wx. May be EXTRA
     RAW = word()  # (N, H): h before the projection
     D_PROJECTED = word()  # (N, P): d_ of h after the projection, if there is one
-    ROWS = word()  # forward: h for the caller; backward: d_ of it. A part that skips rows rewrites it at each step
+    ROWS = word()  # forward: h for the caller; backward: d_ of it. A slab that skips rows rewrites it at each step
     FIRST_ROWS = word()  # where ROWS begins
     ROWS_STRIDE = word()  # bytes from row to row
-    ROWS_SKIP = word()  # of a part (launch/parts.py): bytes of ROWS that it skips after each step
+    ROWS_SKIP = word()  # of a slab (launch/slabs.py): bytes of ROWS that it skips after each step
     X_SKIP = word()  # the same, rows of x
     FINISH = word()  # backward, 1: d_ of the initial states is wanted
     STATEFUL = word()  # forward, 1: initial states are given; 0: they are zeros
@@ -126,15 +123,15 @@ class Walk(metaclass=RecordType):
     POINTWISE = word()  # addresses of the functions that get the results of a product: the cell,
     PROJECT = word()  # the projection,
     ENDING = word()  # the end of the backward pass
-    STATES = words(MOST_STATES)  # (N, .): after each step
-    OLD = words(MOST_STATES)  # backward (N, .): STATES, or the states at which it was linearised
-    INITIAL = words(MOST_STATES)  # (B, .)
-    GIVEN = words(MOST_STATES)  # (B, .), or 0 for zeros: what INITIAL (forward) or CARRY (backward) starts from
-    CARRY = words(MOST_STATES)  # (B, .): d_ of the state, carried from step to step
-    FINAL = words(MOST_STATES)  # (B, .): the last state of each sequence
-    SOURCE = words(MOST_STATES)  # (N, .): added to each new state (forward), or to its d_ (backward)
-    PARAM = words(MOST_PARAMS)  # (H,)
-    D_PARAM = words(MOST_PARAMS)  # (B, H): the sum over the steps of each sequence
+    STATES = word(MOST_STATES)  # (N, .): after each step
+    OLD = word(MOST_STATES)  # backward (N, .): STATES, or the states at which it was linearised
+    INITIAL = word(MOST_STATES)  # (B, .)
+    GIVEN = word(MOST_STATES)  # (B, .), or 0 for zeros: what INITIAL (forward) or CARRY (backward) starts from
+    CARRY = word(MOST_STATES)  # (B, .): d_ of the state, carried from step to step
+    LAST = word(MOST_STATES)  # (B, .): the last state of each sequence
+    SOURCE = word(MOST_STATES)  # (N, .): added to each new state (forward), or to its d_ (backward)
+    PARAM = word(MOST_PARAMS)  # (H,)
+    D_PARAM = word(MOST_PARAMS)  # (B, H): the sum over the steps of each sequence
 
 
 class Product(metaclass=RecordType):
@@ -148,6 +145,8 @@ class Product(metaclass=RecordType):
     NUMBER = word()  # bytes of a number
     WIDTH = word()  # columns of a block
     TILE_ROWS = word()
+    LINE = word()  # bytes of a line of a panel
+    SLOT = word()  # bytes of the results of a panel
     MOST_ROWS = word()  # rows that a tile is given; it has room for TILE_ROWS
     LANES = word()  # columns for which a tile of one vector is enough; 0 if all tiles have only one
     ROW_CHUNK = word()  # rows that are computed together, 0 for all
@@ -160,6 +159,7 @@ class Product(metaclass=RecordType):
     JOINED = word()  # units of the last block, if all its panels are columns of one; else 0
     # packing
     PANELS = word()  # address
+    STRIDE = word()  # bytes from panel to panel
     EACH = word()  # panels per block
     COLUMNS = word()
     DEPTH = word()  # terms of a sum
@@ -175,12 +175,12 @@ class Product(metaclass=RecordType):
     RUN = word()
     RUN_ROW = word()
     RUN_COLUMNS = word()
-    MORE_RUNS = words(3 * (MOST_GATES - 1))
+    MORE_RUNS = word(3 * (MOST_GATES - 1))
     RUN_SIZE = 3
     # over a whole sequence
     M = word()  # rows of A and C
     CHUNK = word()  # rows of C that are computed together
-    C = words(2)  # address
+    C = word(2)  # address
     C_ROW = word()  # bytes from row to row
     ROUND = word()  # in which round of the launch it is computed
     UNITED = word()  # 1: the walk computes it, step by step
@@ -188,12 +188,13 @@ class Product(metaclass=RecordType):
     ADD = word()  # address of the function C += results
     # a sum over all rows: C = B' A. The columns of A are called sides; there are one or two, and each has its own C.
     # M: tiles of all sides, as rows of C'
+    TILES = word()  # address of the first Tile; the others follow
     OUTER = word()  # 1: it is one
     GROUPS = word()  # pieces of the blocks of B
     CHUNKS = word()  # pieces of the tiles of A
     PACK_SIDE = word()  # address of the function that packs some columns of a side
     WRITE = word()  # address of the function that writes results, transposed, to C
-    SUMS = words(2)  # addresses for the sums of B over all rows, or 0
+    SUMS = word(2)  # addresses for the sums of B over all rows, or 0
     ONE = word()  # bits of the number 1, twice if numbers are short
     # of a walk that adds W x itself: its panels are those of R alone, of R and W, and of W alone. The second run is x
     FOLDED = word()  # 1: it is
@@ -202,18 +203,26 @@ class Product(metaclass=RecordType):
     W_ROW = word()  # bytes from row to row
     W_BIAS = word()  # address, or 0
     ADD_BIAS = word()  # address of the function that adds a bias
-    GATE = words(MOST_GATES)  # of each panel of a block
-    # of a part (launch/parts.py)
+    GATE = word(MOST_GATES)  # of each panel of a block
+    # of a slab (launch/slabs.py)
     OF_WALK = word()  # the number of its walk, or -1: all threads share it
     STEP = word()  # rows of a step
     C_SKIP = word()  # bytes of C that are skipped after those of a step
-    SIDE_SKIP = words(2)  # the same in each side
-    # a sum over parts, of M numbers, which goes to C
-    TOTAL = word()  # how many parts; 0: it is another product
+    SIDE_SKIP = word(2)  # the same in each side
+    # a sum over slabs, of M numbers, which goes to C
+    TOTAL = word()  # how many slabs; 0: it is another product
     PARTIAL = word()  # address of the first
     PARTIAL_SIZE = word()  # bytes from each to the next
     TAKEN = word(new_line=True)  # tickets: pieces of work that were taken
     DONE = word(new_line=True)  # and that are done
+
+
+class Tile(metaclass=RecordType):
+    """Some columns of a side that are summed together, as rows of a tile."""
+
+    SIDE = word()
+    COLUMN = word()  # the first
+    COUNT = word()
 
 
 class Copy(metaclass=RecordType):
@@ -224,6 +233,7 @@ class Copy(metaclass=RecordType):
     INDEX = word()  # address: for each row of TO the number of the row of FROM, or -1: it is zero
     ROWS = word()  # how many rows of TO
     ROW = word()  # bytes of a row
+    AFTER = word()  # 1: after all else; 0: before the walks
     TAKEN = word(new_line=True)  # tickets: pieces of rows that were taken
     DONE = word()  # and that are done
 
@@ -239,7 +249,7 @@ class Span(metaclass=RecordType):
     LAST = word()  # and the end, not included
     ROW = word()  # number of the first row in the matrices of the owner
     SEQUENCE = word()  # and of its sequence
-    OLDS = words(MOST_STATES)  # per state: address of the old state of the first row
+    OLDS = word(MOST_STATES)  # per state: address of the old state of the first row
 
 
 class Padded(metaclass=RecordType):

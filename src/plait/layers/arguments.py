@@ -5,14 +5,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
 from ..engines.lengths import padded_layout
 from ..errors import PlaitError
 from ..layout import Layout, Padding, check_lengths, dense_layout
 from ..solvers import Solver
-from .autograd import no_trace
 from .tensor_kinds import is_recording
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
@@ -51,8 +49,6 @@ def uniform(layer: Any, input: Any, hx: State | None, lengths: Any, takes_padded
         if lengths is not None:
             raise PlaitError("lengths were given with a PackedSequence, which has its own: leave lengths out.")
         return of_packed(layer, input, hx)
-    if isinstance(input, Proxy):
-        raise no_trace("torch.fx", layer._plait_cell)
     states = None if hx is None else states_of(hx)
     if lengths is not None:
         return of_lengths(layer, input, states, lengths, takes_padded)

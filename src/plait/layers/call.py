@@ -122,12 +122,8 @@ class Call:
 
     def pins(self, tensors: Sequence[Tensor]) -> Sequence[Packed]:
         """The panels of the weights, in a block of `plait.packed`."""
-        if self.block is None or not self.block.is_open:
-            return ()
-        found: Sequence[Packed] = self.prepared(tensors)  # type: ignore[assignment]
-        for pin in found:
-            pin.check_usable()
-        return found
+        is_open = self.block is not None and self.block.is_open
+        return self.prepared(tensors) if is_open else ()  # type: ignore[return-value]
 
     def run(
         self, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True, masks: Sequence[Tensor] = ()
@@ -143,8 +139,8 @@ class Call:
             raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
         if self.dropout and not masks:
             masks = plan.masks(x, self.layout.N, self.dropout)
-        weights = [t for pin in pins for t in pin.tensors] if pins else given[1 + S :]
-        y, finals, tapes = plan.forward(given[0], given[1 : 1 + S], weights, self.layout, masks=masks, pins=pins)
+        states, weights = given[1 : 1 + S], given[1 + S :]
+        y, finals, tapes = plan.forward(given[0], states, weights, self.layout, masks=masks, pins=pins)
         return y, finals, [*masks, *tapes, plan.order] if keep else ()
 
     def run_layers(
@@ -180,9 +176,9 @@ class Call:
         spend: bool = False,
     ) -> list[Tensor | None]:
         """-> d_x and d_ of all tensors in order, None for those not needed. spend: what is kept may be overwritten."""
-        d_rows, *d_finals = [None if d is None else d.resolve_neg() for d in d_outputs]
+        d = [None if d is None else d.resolve_neg() for d in d_outputs]
         if self.plan is None:
-            return self.run_layer_vjp(x, tensors, kept, d_rows, d_finals, needs, spend)
+            return self.run_layer_vjp(x, tensors, kept, d, needs, spend)
         plan, gaps = self.plan, self.layers - 1 if self.dropout else 0
         S, masks, tapes, order = len(self.cell.states) if self.stateful else 0, kept[:gaps], kept[gaps:-1], kept[-1]
         if order.data_ptr() != plan.order.data_ptr() and self.is_other_order(order):
@@ -193,14 +189,11 @@ class Call:
             pins = self.pins(tensors)
             if not pins:  # the block has ended
                 engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
-                plan = engine.plan(plan.key._replace(pinned=False, parts=False))
+                plan = engine.plan(plan.key._replace(pinned=False, slabs=False))
         given = [*map(Tensor.resolve_neg, map(Tensor.contiguous, (x, *tensors[S:], *tapes)))]
-        end = len(given) - len(tapes)
-        weights = [t for pin in pins for t in pin.tensors] if pins else given[1:end]
-        tapes, needs = given[end:], tuple(needs)
-        back = plan.backward(
-            given[0], weights, tapes, d_rows, d_finals, self.layout, needs, spend=spend, masks=masks, pins=pins
-        )
+        end, needs = len(given) - len(tapes), tuple(needs)
+        weights, tapes = given[1:end], given[end:]
+        back = plan.backward(given[0], weights, tapes, d, self.layout, needs, spend=spend, masks=masks, pins=pins)
         for visit in self.visits:
             visit.not_cut_back()
         if not S:
@@ -215,23 +208,22 @@ class Call:
         assert self.plan is not None
         found, B = order.tolist(), self.layout.B
         if len(found) != 1 or found[0] not in range(1, B + 1):
-            raise PlaitError(f"the saved tapes are in {found} parts: expected 1 to {B}, as the layer has saved them.")
-        return bool(found[0] != self.plan.parts)
+            raise PlaitError(f"the saved tapes are in {found} slabs: expected 1 to {B}, as the layer has saved them.")
+        return bool(found[0] != self.plan.slabs)
 
     def run_layer_vjp(
         self,
         x: Tensor,
         tensors: Sequence[Tensor],
         kept: Sequence[Tensor],
-        d_rows: Tensor | None,
-        d_finals: Sequence[Tensor | None],
+        d_outputs: Sequence[Tensor | None],
         needs: Sequence[bool],
         spend: bool,
     ) -> list[Tensor | None]:
         """By the solver."""
         states, groups = self.split(needs[1:])
         engine, ps, wanted = engines.get(self.engine), self.prepared(tensors), Needs(needs[0], states, groups)
-        problem = Problem(engine, ps, self.layout, self.visits)
+        problem, (d_rows, *d_finals) = Problem(engine, ps, self.layout, self.visits), d_outputs
         found = self.solver.backward(problem, x.resolve_neg(), kept, d_rows, d_finals, needs=wanted, spend=spend)
         result = [found.x, *(found.states if found.states and states else [None] * len(states))]
         for group in found.weights:

@@ -6,16 +6,15 @@ config.json, and goes on with them: the order of sums depends on them.
 
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import engines
-from ..errors import PlaitError, PlaitWarning
-from ..kernels.cuda.gpu import Device, TorchDevice
+from ..errors import PlaitWarning
+from ..kernels.cuda.gpu import TorchDevice
 from .autograd import is_autocast, without_autocast
 from .call import SERIAL
 from .tensor_kinds import are_readable
@@ -44,8 +43,10 @@ def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
     T, B = extent(input, layer.batch_first)
     if not T * B:
         return chosen
-    shape = f"{shape_of(layer, T, B)}, {about_the_call(weight)}"
-    return fastest(TorchDevice(weight.device), shape, lambda: contenders(layer, T, B, weight))
+    device, passes = TorchDevice(weight.device), "forward and backward" if torch.is_grad_enabled() else "forward"
+    passes += ", autocast" if is_autocast(weight.device) else ""
+    shape = f"{shape_of(layer, T, B)}, {passes}, {device.name}"
+    return fastest(device, shape, lambda: contenders(layer, T, B, weight))
 
 
 def say_once(sentence: str) -> None:
@@ -71,13 +72,7 @@ def shape_of(layer: nn.RNNBase, T: int, B: int) -> str:
     return f"{layer.mode} {B},{T},{layer.input_size},{layer.hidden_size}, {options}"
 
 
-def about_the_call(weight: Tensor) -> str:
-    """What else decides which one is faster."""
-    passes = "forward and backward" if torch.is_grad_enabled() else "forward"
-    return f"{passes}{', autocast' if is_autocast(weight.device) else ''}, {TorchDevice(weight.device).name}"
-
-
-def fastest(device: Device, shape: str, runs: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
+def fastest(device: TorchDevice, shape: str, runs: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
     if shape not in CHOICES:
         some = runs()
         for run in some.values():
@@ -105,33 +100,4 @@ def contenders(layer: Any, T: int, B: int, weight: Tensor) -> dict[str, Callable
             result: tuple[Tensor, Any] = layer._plait_run(layer._plait_cell, "cuda", x, hx)
         return result
 
-    return {
-        "cuda": lambda: run(exactly),
-        "torch": lambda: run(layer._plait_native),
-    }
-
-
-class Kept(Protocol):
-    """A run (training/run.py), as far as it is asked here. One that was made in Python may have no config.json."""
-
-    folder: Path
-
-    def config(self) -> dict[str, Any]: ...
-    def write_config(self, config: dict[str, Any]) -> None: ...
-
-
-def has_config(run: Kept) -> bool:
-    return (run.folder / "config.json").is_file()
-
-
-def keep_choices(run: Kept) -> None:
-    """Before the checkpoint that was computed with them."""
-    if CHOICES and has_config(run) and (config := run.config()).get("engines") != CHOICES:
-        run.write_config({**config, "engines": dict(CHOICES)})
-
-
-def take_choices(run: Kept) -> None:
-    found = run.config().get("engines", {}) if has_config(run) else {}
-    if not isinstance(found, dict) or not all(engine in ("cuda", "torch") for engine in found.values()):
-        raise PlaitError(f"config.json has engines {found!r:.60}: expected 'cuda' or 'torch' for each shape.")
-    CHOICES.update(found)
+    return {"cuda": lambda: run(exactly), "torch": lambda: run(layer._plait_native)}

@@ -1,7 +1,6 @@
 """The layer for torch.compile, make_fx and fake tensors: it and its derivative are two ops, called as they are."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,60 +16,47 @@ from .call import Call
 from .tensor_kinds import are_mapped
 
 
-def call_of(
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    B: int,
-    cell: str,
-    engine: str,
-    directions: int,
-    bias: bool,
-    stateful: bool,
-    solver: str,
-    key: int,
-) -> Call:
-    c = cells.by_key(cell)
-    layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
-    if directions not in (1, 2):
+def text_of(call: Call) -> str:
+    """All about a call but its tensors and sizes: an op takes no objects."""
+    options = call.engine, call.directions, int(call.bias), int(call.stateful), call.solver.text, call.solver.key
+    return " ".join(map(str, (*options, cells.key(call.cell))))
+
+
+def call_of(x: Tensor, tensors: Sequence[Tensor], layout: Layout, text: str) -> Call:
+    engine, directions, bias, stateful, solver, key, name = text.split(" ", 6)
+    if directions not in ("1", "2"):
         raise PlaitError(f"directions {directions}: expected 1 or 2.")
+    cell = cells.by_key(name)
+    chosen = engines.choose(engine, cell, x.dtype, x.device)
+    call = Call(cell, chosen, layout, int(directions), bias == "1", stateful == "1", 0)
+    call.solver, w = solvers.find(solver, int(key)), call.weights(tensors)[0]
+    call.H, call.projection = w.w_ih.shape[0] // len(cell.gates), 0 if w.w_hr is None else w.w_hr.shape[0]
+    return call
+
+
+def layout_of(x: Tensor, batch_sizes: Tensor | None, B: int) -> Layout:
+    layout = Layout(x.shape[0], B) if batch_sizes is None else Layout.ragged(batch_sizes)
     if layout.B != B:
         raise PlaitError(f"B {B}: expected {layout.B}, the first of batch_sizes.")
-    chosen = engines.choose(engine, c, x.dtype, x.device)
-    call = Call(c, chosen, layout, directions, bias, stateful, 0, solver=solvers.find(solver, key))
-    w = call.weights(tensors)[0]
-    return replace(call, H=w.w_ih.shape[0] // len(c.gates), projection=0 if w.w_hr is None else w.w_hr.shape[0])
+    return layout
 
 
 @custom_op("plait::layer", mutates_args=())
 def layer_op(
-    x: Tensor,
-    tensors: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    B: int,
-    cell: str,
-    engine: str,
-    directions: int,
-    bias: bool,
-    stateful: bool,
-    solver: str,
-    key: int,
-    keep: bool,
+    x: Tensor, tensors: Sequence[Tensor], batch_sizes: Tensor | None, B: int, text: str, keep: bool
 ) -> list[Tensor]:
     """-> rows, last states, what is kept"""
-    call = call_of(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key)
+    call = call_of(x, tensors, layout_of(x, batch_sizes, B), text)
     rows, finals, kept = call.run_layers(x, tensors, keep)
     return [rows, *finals, *kept]
 
 
 @layer_op.register_fake
-def _(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key, keep):  # type: ignore[no-untyped-def]
-    c = cells.by_key(cell)
-    call = Call(c, engines.choose(engine, c, x.dtype, x.device), Layout(0, B), directions, bias, stateful, 0)
+def _(x, tensors, batch_sizes, B, text, keep):  # type: ignore[no-untyped-def]
+    call = call_of(x, tensors, Layout(0, B), text)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
-    prepared = [Prepared(c, w, d == 1) for d, w in enumerate(call.weights(tensors))]
+    prepared = [Prepared(call.cell, w, d == 1) for d, w in enumerate(call.weights(tensors))]
     kept = engines.get(call.engine).blank(prepared, N, B, x) if keep else []
-    call.H, call.projection = prepared[0].H, prepared[0].P
     return [*(x.new_empty(shape) for shape in call.shapes(x)), *kept]
 
 
@@ -83,18 +69,12 @@ def layer_vjp_op(
     d_finals: Sequence[Tensor],
     batch_sizes: Tensor | None,
     B: int,
-    cell: str,
-    engine: str,
-    directions: int,
-    bias: bool,
-    stateful: bool,
-    solver: str,
-    key: int,
+    text: str,
 ) -> list[Tensor]:
     """-> d_x, d_ of the tensors"""
-    call = call_of(x, tensors, batch_sizes, B, cell, engine, directions, bias, stateful, solver, key)
+    call = call_of(x, tensors, layout_of(x, batch_sizes, B), text)
     needs = [True] * (1 + len(tensors))
-    return call.run_layer_vjp(x, tensors, kept, d_rows, d_finals, needs, False)  # type: ignore[return-value]
+    return call.run_layer_vjp(x, tensors, kept, (d_rows, *d_finals), needs, False)  # type: ignore[return-value]
 
 
 @layer_vjp_op.register_fake
@@ -103,30 +83,26 @@ def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, tensors, batch_sizes, B, cell, *options, _keep = inputs
-    states = len(cells.by_key(cell).states)
-    ctx.options, ctx.tensors, ctx.states = (B, cell, *options), len(tensors), states
-    ctx.shapes = [o.shape for o in output[: states + 1]]
-    sizes = [] if batch_sizes is None else [batch_sizes]
-    ctx.ragged = bool(sizes)
-    ctx.save_for_backward(x, *tensors, *output[states + 1 :], *sizes)
+    x, tensors, batch_sizes, ctx.B, ctx.text, _ = inputs
+    ctx.outputs = 1 + len(cells.by_key(ctx.text.split(" ", 6)[-1]).states)
+    ctx.tensors, ctx.shapes = len(tensors), [o.shape for o in output[: ctx.outputs]]
+    ctx.ragged = batch_sizes is not None
+    ctx.save_for_backward(x, *tensors, *output[ctx.outputs :], *([batch_sizes] if ctx.ragged else []))
 
 
 def _backward(ctx: Any, d_outputs: list[Tensor | None]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     batch_sizes = rest.pop() if ctx.ragged else None
     tensors, kept = rest[: ctx.tensors], rest[ctx.tensors :]
-    d = [
-        x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs[: ctx.states + 1], ctx.shapes, strict=True)
-    ]
+    d = [x.new_zeros(shape) if g is None else g for g, shape in zip(d_outputs, ctx.shapes, strict=False)]
     if torch.is_grad_enabled() or are_mapped(d):  # the derivative is differentiated, or many are taken at once
-        call = call_of(x, tensors, batch_sizes, *ctx.options)
+        call = call_of(x, tensors, layout_of(x, batch_sizes, ctx.B), ctx.text)
         d_x, *d_tensors = call.vjp_on_operators(x, tensors, (), d, [True] * (1 + len(tensors)))
-        return d_x, d_tensors, *[None] * 10
+        return d_x, d_tensors, None, None, None, None
     if not kept:  # make_fx recorded it where no derivative was in view
-        kept = torch.ops.plait.layer(x, tensors, batch_sizes, *ctx.options, True)[1 + ctx.states :]
-    grads = torch.ops.plait.layer_vjp(x, tensors, kept, d[0], d[1:], batch_sizes, *ctx.options)
-    return grads[0], grads[1:], *[None] * 10
+        kept = torch.ops.plait.layer(x, tensors, batch_sizes, ctx.B, ctx.text, True)[ctx.outputs :]
+    d_x, *d_tensors = torch.ops.plait.layer_vjp(x, tensors, kept, d[0], d[1:], batch_sizes, ctx.B, ctx.text)
+    return d_x, d_tensors, None, None, None, None
 
 
 layer_op.register_autograd(_backward, setup_context=_setup)
@@ -139,7 +115,6 @@ def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...
     """
     if in_functorch() and not torch.compiler.is_compiling():
         return call.differentiable(x, tensors)
-    options = call.layout.B, cells.key(call.cell), call.engine, call.directions, call.bias, call.stateful
-    keep = is_recorded(x, tensors)
-    out = torch.ops.plait.layer(x, tensors, call.layout.batch_sizes, *options, call.solver.text, call.solver.key, keep)
+    layout, keep = call.layout, is_recorded(x, tensors)
+    out = torch.ops.plait.layer(x, tensors, layout.batch_sizes, layout.B, text_of(call), keep)
     return tuple(out[: 1 + len(call.cell.states)])

@@ -22,9 +22,7 @@ class RNN(Recurrent, nn.RNN):
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
-    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
-    `ids` say which sequences these are, for a solver that starts from the states of their last visit.
+    `engine`, `solver`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     @property
@@ -58,9 +56,7 @@ class GRU(Recurrent, nn.GRU):
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
-    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
-    `ids` say which sequences these are, for a solver that starts from the states of their last visit.
+    `engine`, `solver`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     _plait_cell = cells.GRU

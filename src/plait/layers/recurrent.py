@@ -97,7 +97,10 @@ class Recurrent(nn.RNNBase):
     def _plait_native(self, input: Any, hx: State | None, lengths: Any = None) -> tuple[Any, State]:
         """torch's own layer."""
         if lengths is not None:
-            return self._plait_native_lengths(input, hx, lengths)
+            given = of_lengths(self, input, None if hx is None else states_of(hx), lengths, False)
+            if given.padding is not None:  # else the batch is empty
+                y, state = self._plait_native(given.layout.packed_sequence(given.x), hx)
+                return given.padding.scattered(y.data), state
         if isinstance(input, Tensor) and input.dim() == 3 and input.shape[1 if self.batch_first else 0] == 0:
             return self._plait_run(self._plait_cell, "torch", input, hx)  # torch refuses zero steps
         if isinstance(input, PackedSequence):
@@ -112,14 +115,6 @@ class Recurrent(nn.RNNBase):
             raise
         return result
 
-    def _plait_native_lengths(self, input: Any, hx: State | None, lengths: Any) -> tuple[Any, State]:
-        states = None if hx is None else states_of(hx)
-        given = of_lengths(self, input, states, lengths, False)  # checks the arguments
-        if given.padding is None:  # an empty batch
-            return self._plait_native(input, hx)
-        y, state = self._plait_native(given.layout.packed_sequence(given.x), hx)
-        return given.padding.scattered(y.data), state
-
     def _plait_run(
         self,
         cell: type[Cell],
@@ -130,15 +125,9 @@ class Recurrent(nn.RNNBase):
         ids: Tensor | None = None,
     ) -> tuple[Any, State]:
         """By one of plait's engines: the arguments made uniform, a plan found, its results in the user's form."""
-        try:
-            weights: list[Any] = [*map(self._parameters.__getitem__, self._flat_weights_names)]
-        except KeyError:  # a parametrized one is not there
-            weights = self._plait_weights()
-        takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
-        given = uniform(self, input, hx, lengths, takes_padded)
-        call, tensors = self._plait_call(cell, engine, given), [*(given.states or ()), *weights]
-        if not (takes_padded or self._plait_is_one(engine, given.x, tensors, weights)):
-            rows, last = self._plait_each(call, given, weights, ids)
+        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
+        if not is_one:
+            rows, last = self._plait_each(call, given, tensors[call.S :], ids)
             return given.results(rows, last)
         apply = autograd.undisturbed() if "torch._dynamo" in sys.modules else autograd.apply
         rows, *last = apply(call, given.x, tensors)
@@ -146,9 +135,18 @@ class Recurrent(nn.RNNBase):
             return rows, last[0] if len(last) == 1 else tuple(last)
         return given.results(rows, last)
 
-    def _plait_call(self, cell: type[Cell], engine: str, given: Given) -> Call:
-        """Of all layers as one function."""
-        return Call(
+    def _plait_given(
+        self, cell: type[Cell], engine: str, input: Any, hx: State | None, lengths: Any
+    ) -> tuple[Given, Call, list[Tensor], bool]:
+        """The arguments in one form, a call of all layers as one function, its tensors, and whether they are one."""
+        try:
+            weights: list[Any] = [*map(self._parameters.__getitem__, self._flat_weights_names)]
+        except KeyError:  # a parametrized one is not there: it is evaluated here, once in a call
+            weights = [getattr(self, name) for name in self._flat_weights_names]
+        takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
+        given = uniform(self, input, hx, lengths, takes_padded)
+        tensors = [*(given.states or ()), *weights]
+        call = Call(
             cell,
             engine,
             given.layout,
@@ -162,6 +160,7 @@ class Recurrent(nn.RNNBase):
             solver=self.solver,
             block=self._plait_block,
         )
+        return given, call, tensors, takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
 
     def _plait_each(
         self, call: Call, given: Given, weights: Sequence[Tensor], ids: Tensor | None
@@ -205,11 +204,6 @@ class Recurrent(nn.RNNBase):
         tensors = (*states, *weights)
         return are_plain((input, *tensors)) and self._plait_is_one(engine, input, tensors, weights)
 
-    def _plait_weights(self) -> list[Tensor]:
-        """Of all layers and directions. A parametrized one is evaluated here, once in a call."""
-        own: dict[str, Any] = self._parameters
-        return [own[name] if name in own else getattr(self, name) for name in self._flat_weights_names]
-
     def _plait_is_one(self, engine: str, x: Tensor, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
         """Whether all layers are one function. It keeps all tapes until its backward pass ends, where one function for
         each layer frees its own: so it is for small stacks. Layers below the first that learns need no tape at all.
@@ -249,18 +243,15 @@ class Recurrent(nn.RNNBase):
 
     def plan(self, input: Any, hx: State | None = None, lengths: Any = None) -> Plan:
         """What runs such a call in training, to be read: `print(layer.plan(x))`. Only engine `fused` has plans."""
-        weight, weights = cast(Tensor, self._flat_weights[0]), self._plait_weights()
-        engine = engines.choose(self.engine, self._plait_cell, weight.dtype, weight.device)
-        takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
-        given = uniform(self, input, hx, lengths, takes_padded)
-        x, tensors = given.x, [*(given.states or ()), *weights]
-        is_one = self._plait_is_one(engine, x, tensors, weights)
-        found = self._plait_call(self._plait_cell, engine, given).find_plan(x, True) if is_one else None
+        weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
+        engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
+        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
+        found = call.find_plan(given.x, True) if is_one else None
         if found is None:
             raise PlaitError(
                 f"engine {engine} runs this call layer by layer: only a call of engine 'fused' is one plan."
             )
-        needs = tuple(t.requires_grad for t in (x, *tensors))
+        needs = tuple(t.requires_grad for t in (given.x, *tensors))
         for wanted in (None, needs):
             found.make(given.layout, found.key.wide, wanted)
         return found

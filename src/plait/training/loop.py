@@ -46,7 +46,7 @@ def train(
         loop = Loop(task, settings, run, reporter or Reporter(), state, interrupt, crew)
         if resume:
             if run:
-                cuda_choice.take_choices(run)
+                take_choices(run)
             state.load(run, crew)
         crew.restore(state)
         if not resume:
@@ -127,7 +127,7 @@ class Loop:
             return
         if not all(p.isfinite().all() for p in self.task.model.parameters()):
             raise diverged("a weight", float("nan"), self.state.progress, self.run)
-        cuda_choice.keep_choices(self.run)
+        keep_choices(self.run)
         self.state.save(self.run)
         self.saved = time.perf_counter()
 
@@ -219,3 +219,19 @@ def diverged(what: str, value: float, progress: Progress, run: Run | None) -> Pl
 
 
 __all__ = ["Outcome", "Task", "train"]
+
+
+def keep_choices(run: Run) -> None:
+    """The engines that were chosen for CUDA, before the checkpoint that was computed with them. A run that was made in
+    Python may have no config.json.
+    """
+    chosen = cuda_choice.CHOICES
+    if chosen and (run.folder / "config.json").is_file() and (config := run.config()).get("engines") != chosen:
+        run.write_config({**config, "engines": dict(chosen)})
+
+
+def take_choices(run: Run) -> None:
+    found = run.config().get("engines", {}) if (run.folder / "config.json").is_file() else {}
+    if not isinstance(found, dict) or not all(engine in ("cuda", "torch") for engine in found.values()):
+        raise PlaitError(f"config.json has engines {found!r:.60}: expected 'cuda' or 'torch' for each shape.")
+    cuda_choice.CHOICES.update(found)

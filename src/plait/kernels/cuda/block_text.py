@@ -9,9 +9,10 @@ that many. past_k holds state k before the first step and after each one: first 
 reverse the others come first.
 """
 
-from ...cells import Cell
+import re
+
 from ...cells.trace import trace
-from .form import Form, block, call, each, indented, saved_places, step_and_vjp
+from .form import Form, block, call, each, indented, step_and_vjp
 
 ZEROS = "tl.zeros((BB, BN), tl.float32)"
 FUNCTIONS = """
@@ -39,22 +40,6 @@ def relu(x):
     return tl.where((x > 0.0) | (x != x), x, 0.0)
 
 @triton.jit
-def exp(x):
-    return tl.exp(x)
-
-@triton.jit
-def log(x):
-    return tl.log(x)
-
-@triton.jit
-def sqrt(x):
-    return tl.sqrt(x)
-
-@triton.jit
-def abs(x):
-    return tl.abs(x)
-
-@triton.jit
 def softplus(x):
     e = tl.exp(-tl.abs(x))
     return tl.where(x > 0.0, x, 0.0) + tl.where(e < 1e-3, e * (1.0 - e * (0.5 - e * 0.33333334)), tl.log(1.0 + e))
@@ -75,14 +60,18 @@ def where(condition, a, b):
 def full(x, number):
     return tl.full(x.shape, number, x.dtype)
 """
+FUNCTIONS += "".join(
+    f"\n@triton.jit\ndef {name}(x):\n    return tl.{name}(x)\n" for name in ("exp", "log", "sqrt", "abs")
+)
+# what a kernel reads and writes: its arguments, in the order in which its text has them
+ARRAYS = re.compile(
+    r"\b(starts|wx|d_wx|d_rh|w_hh|b_hh|w_hr|gates|extra|raw|d_projected|(?:d_)?param_\d"
+    r"|(?:past|after|source|given|d_state)_\d)\b"
+)
 
 SIZES = ("T", "B", "N", "H", "P")
 TILES = ("BB: tl.constexpr", "BN: tl.constexpr", "BK: tl.constexpr", "PRECISION: tl.constexpr")
 DOT = "{total} += tl.dot({a}, {b}, input_precision=PRECISION)"
-
-
-def cell_text(cell: type[Cell], dt: float) -> str:
-    return "\n".join(f"@triton.jit\n{text}" for text in step_and_vjp(cell, dt))
 
 
 def product(totals: list[str], rows: str, width: str, depth: str, matrices: list[str]) -> list[str]:
@@ -116,16 +105,9 @@ def store(array: str, row: str, width: str, column: str, value: str) -> str:
 
 def steps(form: Form, body: list[str], back: bool = False) -> list[str]:
     if form.reverse:
-        old = [
-            "old = N + b",
-            *block(
-                "if t + 1 < T:",
-                [
-                    "after = tl.load(starts + t + 1)",
-                    "old = tl.where(b < tl.load(starts + t + 2) - after, after + b, N + b)",
-                ],
-            ),
-        ]
+        after = ["after = tl.load(starts + t + 1)"]
+        after.append("old = tl.where(b < tl.load(starts + t + 2) - after, after + b, N + b)")
+        old = ["old = N + b", *block("if t + 1 < T:", after)]
     else:
         old = ["old = b", *block("if t > 0:", ["old = B + tl.load(starts + t - 1) + b"])]
     live = ["here = b < live", "row = begin + b", f"new = row{'' if form.reverse else ' + B'}", *old, *body]
@@ -134,134 +116,101 @@ def steps(form: Form, body: list[str], back: bool = False) -> list[str]:
     return block("for s in range(T):", head, block("if live > first:", live))
 
 
-def place(form: Form, k: int) -> tuple[str, str, str]:
-    """Where what is saved is: the matrix, its width, the column."""
+def place(form: Form, k: int) -> tuple[str, str, str, str]:
+    """Where what is saved is: the matrix, its row, its width, the column."""
     G, E = len(form.cell.gates), trace(form.cell, form.dt).extra
-    return ("gates", f"({G} * H)", f"{k} * H + j") if k < G else ("extra", f"({E} * H)", f"{k - G} * H + j")
+    return (
+        ("gates", "row", f"({G} * H)", f"{k} * H + j") if k < G else ("extra", "row", f"({E} * H)", f"{k - G} * H + j")
+    )
 
 
-def width_of(form: Form, k: int) -> str:
-    return "P" if k == 0 else "H"
+def state(name: str, k: int, row: str, column: str = "j") -> tuple[str, str, str, str]:
+    return f"{name}_{k}", row, "P" if k == 0 else "H", column
 
 
-def forward(form: Form) -> tuple[tuple[str, ...], list[str]]:
-    """-> arguments, lines"""
-    cell, G = form.cell, len(form.cell.gates)
-    gates, saved = range(G), range(len(saved_places(form)))
-    params = each("param_{k}", range(len(cell.params)))
+def reads(form: Form) -> list[str]:
+    """The old states, but for an h that is projected; and the cell's own parameters."""
+    lines = [f"old_{k} = {ZEROS if form.is_raw(k) else load(*state('past', k, 'old'))}" for k in form.states]
+    return lines + each("param_{k}_j = tl.load(param_{k} + j, mask=in_j, other=0.0)[None, :]", form.params)
+
+
+def forward(form: Form) -> list[str]:
+    gates, rows = form.gates, f"({len(form.gates)} * H)"
     unit = each("rh_{k} = " + ZEROS, gates)
     matrices = each("w_hh + ({k} * H + j)[None, :] * P + k[:, None]", gates)
     unit += product(each("rh_{k}", gates), at("past_0", "old", "P", "k"), "j", "P", matrices)
     if form.bias:
         unit += each("rh_{k} += tl.load(b_hh + {k} * H + j, mask=in_j, other=0.0)[None, :]", gates)
-    unit += [f"wx_{g} = {load('wx', 'row', f'({G} * H)', f'{g} * H + j')}" for g in gates]
+    unit += [f"wx_{g} = {load('wx', 'row', rows, f'{g} * H + j')}" for g in gates]
+    unit += reads(form)
+    results = [*each("new_{k}", form.states), *each("saved_{k}", form.saved)]
+    arguments = [*each("wx_{k}", gates), *each("rh_{k}", gates), *each("old_{k}", form.states)]
+    unit.append(call(results, "step", [*arguments, *each("param_{k}_j", form.params)]))
     for k in form.states:
-        reads = ZEROS if form.projected and k == 0 else load(f"past_{k}", "old", width_of(form, k), "j")
-        unit.append(f"old_{k} = {reads}")
-    unit += [f"{p}_j = tl.load({p} + j, mask=in_j, other=0.0)[None, :]" for p in params]
-    results = [*each("new_{k}", form.states), *each("saved_{k}", saved)]
-    arguments = [
-        *each("wx_{k}", gates),
-        *each("rh_{k}", gates),
-        *each("old_{k}", form.states),
-        *(f"{p}_j" for p in params),
-    ]
-    unit.append(call(results, "step", arguments))
-    for k in form.states:
-        if form.projected and k == 0:
+        if form.is_raw(k):
             unit.append(store("raw", "row", "H", "j", "new_0"))
             continue
         if form.source:
-            unit.append(f"new_{k} += {load(f'source_{k}', 'row', width_of(form, k), 'j')}")
-        unit.append(store(f"past_{k}", "new", width_of(form, k), "j", f"new_{k}"))
-    unit += [
-        store(matrix, "row", width, column, f"saved_{k}") for k in saved for matrix, width, column in [place(form, k)]
-    ]
+            unit.append(f"new_{k} += {load(*state('source', k, 'row'))}")
+        unit.append(store(*state("past", k, "new"), f"new_{k}"))
+    unit += [store(*place(form, k), f"saved_{k}") for k in form.saved]
     body = [*tiles("j", "H", unit), "tl.debug_barrier()"]
     if form.projected:
         unit = [f"total = {ZEROS}"]
         unit += product(["total"], at("raw", "row", "H", "k"), "q", "H", ["w_hr + q[None, :] * H + k[:, None]"])
         if form.source:
-            unit.append(f"total += {load('source_0', 'row', 'P', 'q')}")
-        unit.append(store("past_0", "new", "P", "q", "total"))
+            unit.append(f"total += {load(*state('source', 0, 'row', 'q'))}")
+        unit.append(store(*state("past", 0, "new", "q"), "total"))
         body += [*tiles("q", "P", unit), "tl.debug_barrier()"]
-    arrays = [
-        "starts",
-        "wx",
-        "w_hh",
-        *(("b_hh",) if form.bias else ()),
-        *params,
-        *each("past_{k}", form.states),
-        "gates",
-    ]
-    arrays += [
-        "extra",
-        *(("w_hr", "raw") if form.projected else ()),
-        *(each("source_{k}", form.states) if form.source else ()),
-    ]
-    return tuple(arrays), steps(form, body)
+    return steps(form, body)
 
 
-def backward(form: Form) -> tuple[tuple[str, ...], list[str]]:
-    cell, G, S = form.cell, len(form.cell.gates), form.states
-    saved, params = range(len(saved_places(form))), each("param_{k}", range(len(cell.params)))
-    given = form.given or (False,) * len(S)
+def incoming(form: Form, k: int, column: str) -> list[str]:
+    """d_ of a state after the step."""
+    lines = [f"d_{k} = {load(*state('d_state', k, 'b', column))}"]
+    if form.given and form.given[k]:
+        lines.append(f"d_{k} += {load(*state('given', k, 'row', column))}")
+    return lines
 
-    def incoming(k: int, column: str) -> list[str]:
-        lines = [f"d_{k} = {load(f'd_state_{k}', 'b', width_of(form, k), column)}"]
-        return lines + ([f"d_{k} += {load(f'given_{k}', 'row', width_of(form, k), column)}"] if given[k] else [])
 
-    body, unit = [], []
+def backward(form: Form) -> list[str]:
+    G, S, body, unit = form.gates, form.states, [], []
     if form.projected:
-        body = [
-            *tiles("q", "P", [*incoming(0, "q"), store("d_projected", "row", "P", "q", "d_0")]),
-            "tl.debug_barrier()",
-        ]
+        d_h = [*incoming(form, 0, "q"), store("d_projected", "row", "P", "q", "d_0")]
+        body = [*tiles("q", "P", d_h), "tl.debug_barrier()"]
         unit = [f"d_0 = {ZEROS}"]
         unit += product(["d_0"], at("d_projected", "row", "P", "k"), "j", "P", ["w_hr + k[:, None] * H + j[None, :]"])
-    unit += [line for k in S if not (form.projected and k == 0) for line in incoming(k, "j")]
-    for k in saved:
-        unit.append(f"saved_{k} = {load(place(form, k)[0], 'row', *place(form, k)[1:])}")
+    unit += [line for k in S if not form.is_raw(k) for line in incoming(form, k, "j")]
+    unit += [f"saved_{k} = {load(*place(form, k))}" for k in form.saved]
     for k in S:
-        inner = form.projected and k == 0
-        unit.append(f"old_{k} = {ZEROS if inner else load(f'past_{k}', 'old', width_of(form, k), 'j')}")
-        matrix, row = (f"after_{k}", "row") if form.apart else (f"past_{k}", "new")
-        unit.append(f"new_{k} = {load('raw', 'row', 'H', 'j') if inner else load(matrix, row, width_of(form, k), 'j')}")
-    unit += [f"{p}_j = tl.load({p} + j, mask=in_j, other=0.0)[None, :]" for p in params]
-    results = [*each("d_wx_{k}", range(G)), *each("d_rh_{k}", range(G)), *each("d_old_{k}", S)]
-    results += each("d_own_{k}", range(len(params)))
-    arguments = [*each("saved_{k}", saved), *each("old_{k}", S), *each("new_{k}", S), *(f"{p}_j" for p in params)]
-    unit.append(call(results, "vjp", [*arguments, *each("d_{k}", S)]))
-    rows = f"({G} * H)"
-    unit += [store("d_wx", "row", rows, f"{g} * H + j", f"d_wx_{g}") for g in range(G)]
-    unit += [] if form.shared else [store("d_rh", "row", rows, f"{g} * H + j", f"d_rh_{g}") for g in range(G)]
-    unit += [
-        store(f"d_state_{k}", "b", width_of(form, k), "j", f"d_old_{k}") for k in S if not (form.projected and k == 0)
-    ]
-    for k in range(len(params)):  # each block has a row of its own, so that the order of the sum is fixed
+        after = state("after", k, "row") if form.apart else state("past", k, "new")
+        unit.append(f"new_{k} = {load('raw', 'row', 'H', 'j') if form.is_raw(k) else load(*after)}")
+    unit += reads(form)
+    results = [*each("d_wx_{k}", G), *each("d_rh_{k}", G), *each("d_old_{k}", S), *each("d_own_{k}", form.params)]
+    arguments = [*each("saved_{k}", form.saved), *each("old_{k}", S), *each("new_{k}", S)]
+    unit.append(call(results, "vjp", [*arguments, *each("param_{k}_j", form.params), *each("d_{k}", S)]))
+    rows = f"({len(G)} * H)"
+    for name in ("d_wx",) if form.shared else ("d_wx", "d_rh"):
+        unit += [store(name, "row", rows, f"{g} * H + j", f"{name}_{g}") for g in G]
+    unit += [store(*state("d_state", k, "b"), f"d_old_{k}") for k in S if not form.is_raw(k)]
+    for k in form.params:  # each block has a row of its own, so that the order of the sum is fixed
         unit.append(f"own_{k} = d_param_{k} + tl.program_id(0) * H + j")
         unit.append(f"sum_{k} = tl.sum(tl.where(mask, d_own_{k} + {ZEROS}, 0.0), 0)")
         unit.append(f"tl.store(own_{k}, tl.load(own_{k}, mask=in_j, other=0.0) + sum_{k}, mask=in_j)")
     body += [*tiles("j", "H", unit), "tl.debug_barrier()"]
-    total = ZEROS if form.projected else load("d_state_0", "b", "P", "q")
-    unit = [f"total = {total}"]
-    unit += product(["total"], at(form.d_rh, "row", rows, "k"), "q", rows, ["w_hh + k[:, None] * P + q[None, :]"])
-    unit.append(store("d_state_0", "b", "P", "q", "total"))
+    unit = [f"total = {ZEROS if form.projected else load(*state('d_state', 0, 'b', 'q'))}"]
+    d_rh = at("d_wx" if form.shared else "d_rh", "row", rows, "k")
+    unit += product(["total"], d_rh, "q", rows, ["w_hh + k[:, None] * P + q[None, :]"])
+    unit.append(store(*state("d_state", 0, "b", "q"), "total"))
     body += [*tiles("q", "P", unit), "tl.debug_barrier()"]
-    arrays = ["starts", "w_hh", *params, *each("past_{k}", S), *(each("after_{k}", S) if form.apart else [])]
-    arrays += [*(("w_hr", "raw", "d_projected") if form.projected else ()), "gates", "extra"]
-    arrays += [
-        *(f"given_{k}" for k in S if given[k]),
-        *each("d_state_{k}", S),
-        "d_wx",
-        *([] if form.shared else ["d_rh"]),
-    ]
-    return (*arrays, *each("d_param_{k}", range(len(params)))), steps(form, body, back=True)
+    return steps(form, body, back=True)
 
 
 def text_of(form: Form, kind: str) -> tuple[str, tuple[str, ...]]:
     """-> the text, whose last function is `kernel`; the arrays in the order of its arguments, which begin with SIZES"""
-    arrays, lines = {"recur": forward, "recur_vjp": backward}[kind](form)
-    head = f"@triton.jit(do_not_specialize=['T', 'B', 'N'])\ndef kernel({', '.join((*SIZES, *arrays, *TILES))}):\n"
     begin = ["first = tl.program_id(0) * BB", "b = (first + tl.arange(0, BB)).to(tl.int64)"]
-    return "\n".join([FUNCTIONS, cell_text(form.cell, form.dt), head]) + indented([*begin, *lines]), arrays
+    body = indented([*begin, *{"recur": forward, "recur_vjp": backward}[kind](form)])
+    arrays = tuple(dict.fromkeys(ARRAYS.findall(body)))
+    head = f"@triton.jit(do_not_specialize=['T', 'B', 'N'])\ndef kernel({', '.join((*SIZES, *arrays, *TILES))}):\n"
+    cell = [f"@triton.jit\n{text}" for text in step_and_vjp(form.cell, form.dt)]
+    return "\n".join([FUNCTIONS, *cell, head]) + body, arrays

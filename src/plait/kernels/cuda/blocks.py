@@ -68,6 +68,4 @@ class Kernel:
         self.function[(blocks,)](*sizes, *(tensors[name] for name in self.arrays), **options)
 
 
-@lru_cache(MOST_KERNELS)
-def kernel(form: Form, kind: str) -> Kernel:
-    return Kernel(form, kind)
+kernel = lru_cache(MOST_KERNELS)(Kernel)

@@ -21,17 +21,29 @@ class Form:
     apart: bool = False  # the new states are in after_k, and not in past_k: the steps were linearised elsewhere
 
     @property
+    def gates(self) -> range:
+        return range(len(self.cell.gates))
+
+    @property
     def states(self) -> range:
         return range(len(self.cell.states))
+
+    @property
+    def params(self) -> range:
+        return range(len(self.cell.params))
+
+    @property
+    def saved(self) -> range:
+        return range(len(trace(self.cell, self.dt).saved))
+
+    def is_raw(self, state: int) -> bool:
+        """Of a step it is h before the projection."""
+        return self.projected and state == 0
 
     @property
     def shared(self) -> bool:
         """d_rh is d_wx, in all gates."""
         return all(trace(self.cell, self.dt).shared)
-
-    @property
-    def d_rh(self) -> str:
-        return "d_wx" if self.shared else "d_rh"
 
 
 def indented(lines: Iterable[str], by: int = 1) -> str:
@@ -48,13 +60,6 @@ def each(pattern: str, count: Iterable[int]) -> list[str]:
 
 def call(results: Sequence[str], function: str, arguments: Iterable[str]) -> str:
     return f"{', '.join(results)} = {function}({', '.join(arguments)})"
-
-
-def saved_places(form: Form) -> list[str]:
-    """Where the walk writes what the cell saves for the backward pass."""
-    G = len(form.cell.gates)
-    count = len(trace(form.cell, form.dt).saved)
-    return [f"gates[row, {k} * H + j]" if k < G else f"extra[row, {k - G} * H + j]" for k in range(count)]
 
 
 def step_and_vjp(cell: type[Cell], dt: float) -> list[str]:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Protocol
 
 import torch
 
@@ -13,31 +12,19 @@ from ...errors import PlaitError
 OLDEST = (7, 5)  # what the compilers of both packages still know
 
 
-class Device(Protocol):
-    """What is asked of a device. Tests have one without any."""
-
-    name: str
-    capability: tuple[int, int]
-
-    def free(self) -> int:
-        """Bytes."""
-
-    def seconds(self, run: Callable[[], object], repeats: int) -> float:
-        """The median time of a call."""
-
-
 class TorchDevice:
     """A CUDA device as torch sees it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.name, self.capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        self.device, self.name = device, torch.cuda.get_device_name(device)
 
     def free(self) -> int:
+        """Bytes."""
         reserved = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return torch.cuda.mem_get_info(self.device)[0] + reserved
 
     def seconds(self, run: Callable[[], object], repeats: int) -> float:
+        """The median time of a call."""
         times: list[float] = []
         with torch.cuda.device(self.device):
             for _ in range(repeats):
@@ -59,7 +46,7 @@ def too_large(needed: int, free: int | None, where: str) -> PlaitError:
 
 @contextmanager
 def enough_memory(
-    needed: int, device: torch.device, found: Callable[[torch.device], Device] = TorchDevice
+    needed: int, device: torch.device, found: Callable[[torch.device], TorchDevice] = TorchDevice
 ) -> Iterator[None]:
     """If the device's memory is not enough, the error says how much was needed, in bytes."""
     try:
@@ -86,12 +73,9 @@ def why_no_triton(device: torch.device) -> str | None:
     if interpreted():
         return None
     if not torch.cuda.is_available():
-        built = torch.version.cuda is not None
-        return (
-            "torch sees no CUDA device here."
-            if built
-            else "this torch was built without CUDA: install a build with CUDA."
-        )
+        if torch.version.cuda is None:
+            return "this torch was built without CUDA: install a build with CUDA."
+        return "torch sees no CUDA device here."
     if device.type != "cuda":
         return f"the layer is on {device}: move it and its input to a CUDA device."
     return why_too_old(torch.cuda.get_device_capability(device))

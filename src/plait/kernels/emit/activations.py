@@ -104,11 +104,11 @@ class Single:
 
     def maximum(self, a: Any, b: Any) -> Vector:
         a, b = (a, b) if isinstance(a, Vector) else (b, a)
-        return where(a.compare("==", a), where(a > b, a, b), a)  # a NaN on either side stays
+        return where(a.equals(a), where(a > b, a, b), a)  # a NaN on either side stays
 
     def minimum(self, a: Any, b: Any) -> Vector:
         a, b = (a, b) if isinstance(a, Vector) else (b, a)
-        return where(a.compare("==", a), where(a < b, a, b), a)
+        return where(a.equals(a), where(a < b, a, b), a)
 
     def exp(self, x: Vector) -> Vector:
         inside = where(x <= self.exp_high, self.exp_within(x), x + inf)  # x + inf: NaN stays
@@ -123,7 +123,7 @@ class Single:
         e: Vector = horner(r, self.exp_terms)
         bits = Bits(x)
         scaled = bits.map(lambda a, b: bits.build.add(a, bits.build.shl(b, bits(self.digits))), e, shifted)
-        return where(r.compare("==", r), scaled, r)  # a NaN would lose its bits there
+        return where(r.equals(r), scaled, r)  # a NaN would lose its bits there
 
     def log(self, x: Vector) -> Vector:
         """x = 2^k m, m from sqrt(1/2) to sqrt(2)"""

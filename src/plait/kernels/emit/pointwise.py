@@ -1,21 +1,23 @@
 """A cell's step and its derivative on vector registers: the traced texts, run on vectors."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core.cgutils import for_range
 
 from ...cells.trace import compiled
 from ..records import Product, Walk
 from . import activations
-from .target import I64, Form
+from .target import I64, Form, i64
 from .tile import slot
-from .vectors import NOTHING, Emitter, Vector
+from .vectors import NOTHING, Emitter, Vector, new_function, prefetch
 
 
-def ops_of(form: Form) -> Any:
-    return activations.double if form.target.double else activations.single
+def run_on_vectors(form: Form, text: str, *values: Any) -> Any:
+    """A traced text of the cell."""
+    return compiled(text, activations.double if form.target.double else activations.single)(*values)
 
 
 class Row(NamedTuple):
@@ -34,12 +36,11 @@ class Place:
     """
 
     def __init__(
-        self, form: Form, build: ir.IRBuilder, owner: ir.Value, unit: ir.Value, vectors: int, count: ir.Value | None
+        self, form: Form, emit: Emitter, owner: ir.Value, unit: ir.Value, vectors: int, count: ir.Value | None
     ) -> None:
         """count: of the units, if it is less than a vector."""
-        self.form, self.build, self.owner, self.unit, self.vectors = form, build, owner, unit, vectors
-        self.emit = Emitter(build, form.target)
-        self.count, self.mask = count, None if count is None else self.emit.mask(count)
+        self.form, self.emit, self.owner, self.unit, self.vectors = form, emit, owner, unit, vectors
+        self.build, self.count, self.mask = emit.build, count, None if count is None else emit.mask(count)
         self.is_last = False  # these are all units of a block that is not full
         self.written: list[tuple[ir.Value, ir.Value]] = []
         self.H = self.field(Walk.H)
@@ -49,14 +50,14 @@ class Place:
         return self.word(self.owner, index)
 
     def word(self, address: ir.Value, index: int) -> ir.Value:
-        return self.build.load(self.build.gep(self.emit.at(address, I64), [ir.Constant(I64, index)]))
+        return self.build.load(self.build.gep(self.emit.at(address, I64), [i64(index)]))
 
     def spread(self, address: ir.Value) -> list[ir.Value]:
         """The address of each vector."""
         return [self.emit.offset(address, v * self.form.target.lanes) for v in range(self.vectors)]
 
     def number(self, base: ir.Value, index: ir.Value) -> list[ir.Value]:
-        return self.spread(self.build.add(base, self.build.mul(index, ir.Constant(I64, self.form.target.size))))
+        return self.spread(self.build.add(base, self.build.mul(index, i64(self.form.target.size))))
 
     def units(self, base: ir.Value, row: ir.Value, width: ir.Value) -> list[ir.Value]:
         """In a row of a matrix of that width."""
@@ -64,7 +65,7 @@ class Place:
 
     def column(self, base: int, row: ir.Value, columns: int, column: int) -> list[ir.Value]:
         """In a row that has several columns of H units: those of the gates, for example."""
-        place = self.build.add(self.build.mul(row, ir.Constant(I64, columns)), ir.Constant(I64, column))
+        place = self.build.add(self.build.mul(row, i64(columns)), i64(column))
         return self.units(self.field(base), place, self.H)
 
     def saved(self, k: int, row: ir.Value) -> list[ir.Value]:
@@ -80,6 +81,11 @@ class Place:
         more = range(len(first), self.form.S)
         return [*first, *(self.read(self.units(self.word(on.olds, k), on.r, self.H)) for k in more)]
 
+    def new(self, k: int, row: ir.Value) -> list[ir.Value]:
+        """A state after the step; of h, if it is projected, before the projection."""
+        matrix = Walk.RAW if k == 0 and self.form.projected else Walk.STATES + k
+        return self.units(self.field(matrix), row, self.H)
+
     def with_source(self, value: Any, k: int, row: ir.Value, width: ir.Value) -> Any:
         """A state, or its d_, and what is added to it from outside; only in forms that are made for it."""
         return value + self.read(self.units(self.field(Walk.SOURCE + k), row, width)) if self.form.sourced else value
@@ -93,7 +99,7 @@ class Place:
         build = self.build
         start = build.add(self.field(Product.C), build.mul(row, self.field(Product.C_ROW)))
         skip, before = self.field(Product.C_SKIP), build.block
-        with build.if_then(build.icmp_signed("!=", skip, ir.Constant(I64, 0)), likely=False):
+        with build.if_then(build.icmp_signed("!=", skip, i64(0)), likely=False):
             skipped = build.add(start, build.mul(build.udiv(row, self.field(Product.STEP)), skip))
             within = build.block
         place = build.phi(I64)
@@ -106,8 +112,8 @@ class Place:
         target, build = self.form.target, self.build
         place = self.emit.offset(on.results, slot(target, panel, 0))
         if self.is_last and self.count is not None and panels > 1:
-            joined = build.mul(self.count, ir.Constant(I64, panel * target.size))
-            fits = build.icmp_signed("<=", self.count, ir.Constant(I64, target.most_joined(panels)))
+            joined = build.mul(self.count, i64(panel * target.size))
+            fits = build.icmp_signed("<=", self.count, i64(target.most_joined(panels)))
             place = build.select(fits, build.add(on.results, joined), place)
         return self.emit.read(self.spread(place))
 
@@ -115,23 +121,22 @@ class Place:
         return self.emit.read(addresses, self.mask)
 
     def write(self, addresses: list[ir.Value], value: Vector | float) -> None:
-        parts = value.parts if isinstance(value, Vector) else [self.emit.splat(value)] * len(addresses)
-        self.written += zip(addresses, parts, strict=True)
+        vectors = value.registers if isinstance(value, Vector) else [self.emit.splat(value)] * len(addresses)
+        self.written += zip(addresses, vectors, strict=True)
 
     def flush(self) -> None:
         """Stores the results last, so that nothing is overwritten before it is read."""
         if self.count is None:
-            for address, part in self.written:
-                self.emit.store(address, part)
+            for address, vector in self.written:
+                self.emit.store(address, vector)
         else:
             self.emit.store_first(self.written, self.count)
 
 
 def emit_forward(at: Place, on: Row) -> None:
-    G, row = at.form.G, on.row
-    wx = [at.read(at.column(Walk.WX, row, G, g)) for g in range(G)]
-    rh = [at.result(on, g, G) for g in range(G)]
-    emit_step(at, on, wx, rh)
+    gates = range(at.form.G)
+    wx = [at.read(at.column(Walk.WX, on.row, at.form.G, g)) for g in gates]
+    emit_step(at, on, wx, [at.result(on, g, at.form.G) for g in gates])
 
 
 def emit_forward_folded(at: Place, on: Row) -> None:
@@ -147,18 +152,15 @@ def emit_forward_folded(at: Place, on: Row) -> None:
 
 
 def emit_step(at: Place, on: Row, wx: list[Any], rh: list[Any]) -> None:
-    form, row, S = at.form, on.row, at.form.S
-    result = compiled(form.trace.step, ops_of(form))(*wx, *rh, *at.old(on), *at.params())
-    new, saved = result[:S], result[S:]
-    for k, value in enumerate(new):
-        if k == 0 and form.projected:
-            at.write(at.units(at.field(Walk.RAW), row, at.H), value)
-            continue
-        value = at.with_source(value, k, row, at.H)
-        at.write(at.units(at.field(Walk.STATES + k), row, at.H), value)
-        if k == 0:
+    form, row = at.form, on.row
+    result = run_on_vectors(form, form.trace.step, *wx, *rh, *at.old(on), *at.params())
+    for k, value in enumerate(result[: form.S]):
+        is_h = k == 0 and not form.projected
+        value = at.with_source(value, k, row, at.H) if k or is_h else value
+        at.write(at.new(k, row), value)
+        if is_h:
             at.write(at.row_of_caller(row), value)
-    for k, value in enumerate(saved):
+    for k, value in enumerate(result[form.S :]):
         at.write(at.saved(k, row), value)
 
 
@@ -168,24 +170,17 @@ def emit_backward(at: Place, on: Row) -> None:
     carry = [at.units(at.field(Walk.CARRY + k), on.sequence, at.H) for k in range(S)]
     back = at.result(on)
     saved = [at.read(at.saved(k, row)) for k in range(len(form.trace.saved))]
-    old = at.old(on)
-    new = [at.read(at.units(at.field(Walk.STATES + k), row, at.H)) for k in range(1, S)]
-    if form.projected:
-        new.insert(0, at.read(at.units(at.field(Walk.RAW), row, at.H)))
-        d_new = [back]
-    else:
-        new.insert(0, at.read(at.units(at.field(Walk.STATES), row, at.H)))
-        d_new = [at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
+    new = [at.read(at.new(k, row)) for k in range(S)]
+    d_new = [back if form.projected else at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
     d_new += [at.with_source(at.read(carry[k]), k, row, at.H) for k in range(1, S)]
-    d = compiled(form.trace.vjp, ops_of(form))(*saved, *old, *new, *at.params(), *d_new)
+    d = run_on_vectors(form, form.trace.vjp, *saved, *at.old(on), *new, *at.params(), *d_new)
     d_wx, d_rh, d_old, d_params = d[:G], d[G : 2 * G], d[2 * G : 2 * G + S], d[2 * G + S :]
     for g in range(G):
         at.write(at.column(Walk.D_GATES, row, G, g), d_wx[g])
     for e, g in enumerate(form.apart):
         at.write(at.column(Walk.D_EXTRA, row, form.E, e), d_rh[g])
-    for k in range(S):
-        if not (form.projected and k == 0):
-            at.write(carry[k], d_old[k])
+    for k in range(int(form.projected), S):
+        at.write(carry[k], d_old[k])
     for k, value in enumerate(d_params):
         total = at.units(at.field(Walk.D_PARAM + k), on.sequence, at.H)
         at.write(total, at.read(total) + value)
@@ -212,25 +207,20 @@ def emit_d_projected(at: Place, on: Row) -> None:
     at.write(carry, 0.0)
 
 
-def emit_touch(at: Place, on: Row, *, back: bool = False) -> None:
+def emit_touch(at: Place, on: Row, *, back: bool) -> None:
     """Prefetches the cache lines that the step will need, while the tile is computed. The processor would not do it by
     itself: the lines are a whole row apart. In the backward pass states and rows are only read: a line that is
     fetched to be written is taken from all other cores.
     """
     form, row = at.form, on.row
-    gates = [at.column(Walk.GATES, row, form.G, g) for g in range(form.G)]
-    gates += [at.column(Walk.EXTRA, row, form.E, e) for e in range(form.E)]
-    others = [at.units(at.field(Walk.STATES + k), row, at.H) for k in range(int(form.projected), form.S)]
+    gates = [at.saved(k, row) for k in range(form.G + form.E)]
+    others = [at.new(k, row) for k in range(int(form.projected), form.S)]
     others += [] if form.projected else [at.row_of_caller(row)]
     for places, to_write in ((gates, True), (others, not back)):
         for addresses in places:
-            at.emit.prefetch(addresses[0], to_write=to_write)
             last = at.emit.offset(addresses[-1], form.target.lanes - 1)  # which may be on another line
-            at.emit.prefetch(last, to_write=to_write)
-
-
-def emit_touch_back(at: Place, on: Row) -> None:
-    emit_touch(at, on, back=True)
+            for address in (addresses[0], last):
+                prefetch(at.build, address, to_write=to_write, near=3)
 
 
 def emit_store(at: Place, on: Row) -> None:
@@ -242,38 +232,51 @@ def emit_add(at: Place, on: Row) -> None:
     at.write(c, at.read(c) + at.result(on))
 
 
-def pointwise_function(module: ir.Module, form: Form, name: str, emit: Callable[[Place, Row], None]) -> None:
-    """void name(owner, unit, left, olds, r, row, sequence, scratch, n): `emit` on n rows of the block that starts at
-    `unit`. left: units from there to the end of a row. The others are as in Row, for the first of the rows.
+def pointwise_function(module: ir.Module, form: Form, name: str, emit_row: Callable[[Place, Row], None]) -> None:
+    """void name(owner, unit, left, olds, r, row, sequence, scratch, n): n rows of the block that starts at `unit`.
+
+    left: units from there to the end of a row. The others are as in Row, for the first of the rows.
     """
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 9), name)
-    owner, unit, left, olds, r, row, sequence, scratch, n = function.args
-    build = ir.IRBuilder(function.append_basic_block())
     target = form.target
+    emit, (owner, unit, left, olds, r, row, sequence, scratch, n) = new_function(module, target, name, 9)
+    build = emit.build
 
     def rows(vector: int, vectors: int, count: ir.Value | None = None) -> None:
-        start = build.add(unit, ir.Constant(I64, vector * target.lanes))
-        with cgutils.for_range(build, n) as loop:
-            at = Place(form, build, owner, start, vectors, count)
+        start = build.add(unit, i64(vector * target.lanes))
+        with for_range(build, n) as loop:
+            at = Place(form, emit, owner, start, vectors, count)
             at.is_last = vector == 0  # if it is not full
-            place = build.mul(loop.index, ir.Constant(I64, target.width * target.size))
-            results = at.emit.offset(build.add(scratch, place), vector * target.lanes)
-            here = [build.add(first, loop.index) for first in (r, row, sequence)]
-            emit(at, Row(olds, here[0], here[1], here[2], results))
+            place = build.mul(loop.index, i64(target.width * target.size))
+            results = emit.offset(build.add(scratch, place), vector * target.lanes)
+            here = (build.add(first, loop.index) for first in (r, row, sequence))
+            emit_row(at, Row._make((olds, *here, results)))
             at.flush()
 
     def at_least(value: ir.Value, bound: int) -> ir.Value:
-        return build.icmp_signed(">=", value, ir.Constant(I64, bound))
+        return build.icmp_signed(">=", value, i64(bound))
 
-    with build.if_else(at_least(left, target.width)) as (whole, parts):
+    with build.if_else(at_least(left, target.width)) as (whole, last):
         with whole:
             rows(0, target.vectors)
-        with parts:
+        with last:
             for vector in range(target.vectors):
-                rest = build.sub(left, ir.Constant(I64, vector * target.lanes))
+                rest = build.sub(left, i64(vector * target.lanes))
                 with build.if_else(at_least(rest, target.lanes)) as (one, some):
                     with one:
                         rows(vector, 1)
                     with some, build.if_then(at_least(rest, 1)):
                         rows(vector, 1, rest)
     build.ret_void()
+
+
+FUNCTIONS: dict[str, Callable[[Place, Row], None]] = {
+    "plait_forward": emit_forward,
+    "plait_forward_folded": emit_forward_folded,
+    "plait_backward": emit_backward,
+    "plait_finish": emit_finish,
+    "plait_touch": partial(emit_touch, back=False),
+    "plait_touch_back": partial(emit_touch, back=True),
+    "plait_store": emit_store,
+    "plait_add": emit_add,
+}
+OF_PROJECTION = {"plait_projected": emit_projected, "plait_d_projected": emit_d_projected}

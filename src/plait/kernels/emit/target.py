@@ -13,10 +13,8 @@ from ...cells import Cell
 from ...cells.trace import Trace, trace
 from ...errors import PlaitError
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+I32, I64, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
-
-
 WIDTHS = (128, 256, 512)  # bits of a vector
 FORCED = "PLAIT_VECTOR_BITS"
 
@@ -80,6 +78,10 @@ def _host() -> Host:
     return Host(llvm.get_host_cpu_name(), tuple(sorted(k for k, v in found.items() if v)), platform.machine())
 
 
+def i64(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
 @dataclass(frozen=True)
 class Target:
     """The shape of the generated code: `rows` x `vectors` of `lanes` numbers are the register tile."""
@@ -90,7 +92,6 @@ class Target:
     vectors: int = 2
     chunk: int = 0  # rows of the batch that are computed together, 0 for all
     apart: bool = False  # element-wise work after all products of a step, not after each
-    ahead: int = 8192  # bytes: weights are prefetched that far ahead, into the second cache; 0: not at all
 
     @property
     def size(self) -> int:
@@ -173,25 +174,9 @@ class Form:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Where the columns of d_rh are, in the order of the gates."""
-        found: list[Run] = []
-        for g in range(self.G):
-            matrix, column = ("extra", self.apart.index(g)) if g in self.apart else ("gates", g)
-            if found and found[-1][0] == matrix and found[-1][1] + found[-1][2] == column:
-                found[-1] = (matrix, found[-1][1], found[-1][2] + 1)
-            else:
-                found.append((matrix, column, 1))
-        return found
-
-    @cached_property
-    def sweeps(self) -> list[tuple[str, int, int, int]]:
-        """Where d_ of the weights is: matrix, its first column, the first gate, how many gates. Gates of one sweep are
-        all apart, or none of them is.
-        """
-        found: list[tuple[str, int, int, int]] = []
-        for is_apart, gates in groupby(range(self.G), lambda g: g in self.apart):
-            first, *more = gates
-            found.append(("gates", first, first, 1 + len(more)))
-            if is_apart:
-                found.append(("extra", self.apart.index(first), first, 1 + len(more)))
-        return found
+        """Where the columns of d_rh are, in the order of the gates. Those of neighbours that are apart are adjacent."""
+        groups = [list(gates) for _, gates in groupby(range(self.G), lambda g: g in self.apart)]
+        return [
+            ("extra", self.apart.index(g), 1 + len(more)) if g in self.apart else ("gates", g, 1 + len(more))
+            for g, *more in groups
+        ]

@@ -11,9 +11,26 @@ from typing import Any
 from llvmlite import ir
 from numba.core.cgutils import get_or_insert_function
 
-from .target import I32, I64, Target
+from .target import I32, I64, VOID, Target, i64
 
 FLAGS = ("contract",)  # a * b + c may become one instruction; nothing else may be rearranged
+
+
+def intrinsic(build: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
+    kind = ir.FunctionType(result, [a.type for a in args])
+    return build.call(get_or_insert_function(build.module, kind, name), args)
+
+
+def prefetch(build: ir.IRBuilder, address: ir.Value, *, to_write: bool, near: int) -> None:
+    """near: 3 for the first cache, 2 for the second."""
+    pointer = build.inttoptr(address, ir.IntType(8).as_pointer())
+    intrinsic(build, "llvm.prefetch.p0", VOID, pointer, *(ir.Constant(I32, k) for k in (int(to_write), near, 1)))
+
+
+def new_function(module: ir.Module, target: Target, name: str, arguments: int) -> tuple["Emitter", Sequence[ir.Value]]:
+    """A function of that many integers: what emits its instructions, and its arguments."""
+    function = ir.Function(module, ir.FunctionType(VOID, [I64] * arguments), name)
+    return Emitter(ir.IRBuilder(function.append_basic_block()), target), function.args
 
 
 @dataclass(frozen=True)
@@ -22,10 +39,6 @@ class Emitter:
 
     build: ir.IRBuilder
     target: Target
-
-    def intrinsic(self, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
-        kind = ir.FunctionType(result, [a.type for a in args])
-        return self.build.call(get_or_insert_function(self.build.module, kind, name), args)
 
     def splat(self, value: float | ir.Value) -> ir.Value:
         number, lanes = self.target.number, self.target.lanes
@@ -40,12 +53,12 @@ class Emitter:
         return self.build.inttoptr(address, kind.as_pointer())
 
     def offset(self, address: ir.Value, numbers: int) -> ir.Value:
-        return self.build.add(address, ir.Constant(I64, numbers * self.target.size))
+        return self.build.add(address, i64(numbers * self.target.size))
 
     def mask(self, count: ir.Value) -> ir.Value:
         """The first `count` lanes."""
         lanes = self.target.lanes
-        iota = ir.Constant(ir.VectorType(I64, lanes), [ir.Constant(I64, k) for k in range(lanes)])
+        iota = ir.Constant(ir.VectorType(I64, lanes), [i64(k) for k in range(lanes)])
         return self.build.icmp_signed("<", iota, self.splat(count))
 
     def load(self, address: ir.Value, mask: ir.Value | None = None) -> ir.Value:
@@ -56,7 +69,7 @@ class Emitter:
             return value
         align = ir.Constant(I32, self.target.size)
         name = f"llvm.masked.load.{self.target.suffix}.p0"
-        return self.intrinsic(name, vector, pointer, align, mask, ir.Constant(vector, None))
+        return intrinsic(self.build, name, vector, pointer, align, mask, ir.Constant(vector, None))
 
     def store(self, address: ir.Value, value: ir.Value) -> None:
         self.build.store(value, self.at(address, value.type)).align = self.target.size
@@ -66,7 +79,7 @@ class Emitter:
         build, lanes = self.build, self.target.lanes
         while lanes > 1:
             lanes //= 2
-            there = build.icmp_signed("!=", build.and_(count, ir.Constant(I64, lanes)), ir.Constant(I64, 0))
+            there = build.icmp_signed("!=", build.and_(count, i64(lanes)), i64(0))
             with build.if_then(there):
                 for address, value in places:
                     self.store(address, self.lanes(value, 0, lanes))
@@ -82,82 +95,55 @@ class Emitter:
         order = ir.Constant(ir.VectorType(I32, last - first), [ir.Constant(I32, k) for k in range(first, last)])
         return self.build.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
 
-    def prefetch(self, address: ir.Value, *, to_write: bool = True, near: int = 3) -> None:
-        """near: 3 for the first cache, 2 for the second."""
-        kind = ir.IntType(8).as_pointer()
-        writes, level, data = (ir.Constant(I32, k) for k in (int(to_write), near, 1))
-        pointer = self.build.inttoptr(address, kind)
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), pointer, writes, level, data)
-
     def read(self, addresses: Sequence[ir.Value], mask: ir.Value | None = None) -> "Vector":
         return Vector(self, tuple(self.load(a, mask) for a in addresses))
 
 
-class Nothing(float):
-    """A zero: to add it emits no instruction."""
+NOTHING = float("0")  # to add this object emits no instruction
 
 
-NOTHING = Nothing()
+def arithmetic(name: str, *, swap: bool = False) -> Callable[["Vector", Any], "Vector"]:
+    """The operator that is this instruction."""
+
+    def run(self: "Vector", other: Any) -> "Vector":
+        def emit(a: ir.Value, b: ir.Value) -> ir.Value:
+            return getattr(self.emit.build, name)(*((b, a) if swap else (a, b)), flags=FLAGS)
+
+        return self if name == "fadd" and other is NOTHING else self.map(emit, other)
+
+    return run
+
+
+def comparison(sign: str) -> Callable[["Vector", Any], "Vector"]:
+    """A condition for `where`; NaN compares as false."""
+    return lambda self, other: self.map(lambda a, b: self.emit.build.fcmp_ordered(sign, a, b), other)
 
 
 @dataclass(frozen=True, eq=False)
 class Vector:
     emit: Emitter
-    parts: tuple[ir.Value, ...]
+    registers: tuple[ir.Value, ...]
 
     def map(self, function: Callable[..., ir.Value], *others: "Vector | float") -> "Vector":
-        columns = [o.parts if isinstance(o, Vector) else [self.emit.splat(o)] * len(self.parts) for o in others]
-        return Vector(self.emit, tuple(function(*values) for values in zip(self.parts, *columns, strict=True)))
+        count = len(self.registers)
+        columns = [o.registers if isinstance(o, Vector) else [self.emit.splat(o)] * count for o in others]
+        return Vector(self.emit, tuple(function(*values) for values in zip(self.registers, *columns, strict=True)))
 
-    def _op(self, name: str, other: Any, *, swap: bool = False) -> "Vector":
-        def emit(a: ir.Value, b: ir.Value) -> ir.Value:
-            return getattr(self.emit.build, name)(*((b, a) if swap else (a, b)), flags=FLAGS)
-
-        return self.map(emit, other)
-
-    def __add__(self, other: Any) -> "Vector":
-        return self if other is NOTHING else self._op("fadd", other)
-
-    def __sub__(self, other: Any) -> "Vector":
-        return self._op("fsub", other)
-
-    def __rsub__(self, other: Any) -> "Vector":
-        return self._op("fsub", other, swap=True)
-
-    def __mul__(self, other: Any) -> "Vector":
-        return self._op("fmul", other)
-
-    def __truediv__(self, other: Any) -> "Vector":
-        return self._op("fdiv", other)
-
-    def __rtruediv__(self, other: Any) -> "Vector":
-        return self._op("fdiv", other, swap=True)
+    __add__ = __radd__ = arithmetic("fadd")
+    __sub__, __rsub__ = arithmetic("fsub"), arithmetic("fsub", swap=True)
+    __mul__ = __rmul__ = arithmetic("fmul")
+    __truediv__, __rtruediv__ = arithmetic("fdiv"), arithmetic("fdiv", swap=True)
+    __lt__, __le__ = comparison("<"), comparison("<=")
+    __gt__, __ge__ = comparison(">"), comparison(">=")
+    equals = comparison("==")
 
     def __neg__(self) -> "Vector":
         return self.map(self.emit.build.fneg)
 
-    __radd__, __rmul__ = __add__, __mul__
-
-    def compare(self, sign: str, other: Any) -> "Vector":
-        """A condition for `where`; NaN compares as false."""
-        return self.map(lambda a, b: self.emit.build.fcmp_ordered(sign, a, b), other)
-
-    def __lt__(self, other: Any) -> "Vector":
-        return self.compare("<", other)
-
-    def __le__(self, other: Any) -> "Vector":
-        return self.compare("<=", other)
-
-    def __gt__(self, other: Any) -> "Vector":
-        return self.compare(">", other)
-
-    def __ge__(self, other: Any) -> "Vector":
-        return self.compare(">=", other)
-
     def instruction(self, name: str) -> "Vector":
         """One of LLVM's functions that are a single instruction: sqrt, fabs."""
-        target = self.emit.target
-        return self.map(lambda a: self.emit.intrinsic(f"llvm.{name}.{target.suffix}", target.vector, a))
+        build, target = self.emit.build, self.emit.target
+        return self.map(lambda a: intrinsic(build, f"llvm.{name}.{target.suffix}", target.vector, a))
 
     def clip(self, low: float, high: float) -> "Vector":
         """NaN stays NaN."""

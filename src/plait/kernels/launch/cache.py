@@ -129,30 +129,30 @@ class Cache:
             file = None if self.why_not else self.open(LOCK, os.O_RDWR | os.O_CREAT)
         except OSError:  # the folder is read-only
             file = None
+        if file is None:
+            yield
+            return
         try:
-            held = file is not None and acquired(file)
+            with suppress(OSError):  # this disk has no locks
+                acquire(file)
             yield
         finally:
-            if file is not None:
-                if held:  # closing is not enough: a child that was forked meanwhile has the file open, too
-                    fcntl.flock(file, fcntl.LOCK_UN)
-                os.close(file)
+            with suppress(OSError):  # closing is not enough: a child that was forked meanwhile has the file open, too
+                fcntl.flock(file, fcntl.LOCK_UN)
+            os.close(file)
 
 
-def acquired(file: int) -> bool:
+def acquire(file: int) -> None:
     global _in_vain
     until = time.monotonic() + PATIENCE
     while True:
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            _in_vain = _in_vain or time.monotonic() > until
-            if _in_vain:  # the holder seems to hang: do not wait again in this process
-                return False
-            time.sleep(0.02)
-        except OSError:  # this disk has no locks
-            return False
+            return
+        _in_vain = _in_vain or time.monotonic() > until
+        if _in_vain:  # the holder seems to hang: do not wait again in this process
+            return
+        time.sleep(0.02)
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from ..emit.target import Form
 from ..records import MOST_GATES
 from .costs import Costs
 from .key import Key
-from .parts import Part
-from .program import rows_at_once
 from .schedule import Schedule
+from .slabs import Slab
 
 # Which products the launch computes, and not torch.mm: see `ours`
 CALL = 3e-5  # seconds to leave the launch, call torch.mm and go on
@@ -31,13 +30,17 @@ EVEN = 8
 ODD_RATE = 0.75  # of its rate, for such a result
 ODD_ROWS = 1000  # that has as many rows or more
 WIDE = 1000  # columns of x and h together, and rows: sums over as many rows or more are torch.mm's, if they are EVEN
-# When W x is part of the walk: see `folds`
+# How many rows of a product are computed together: see `chunk`
+CHUNK_BYTES = 1 << 18  # bytes of them that stay in the second cache
+FEW_BYTES = 3 << 18  # below this, rows are not cut into chunks: reading all panels again would cost more
+FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
+# When W x is part of the walk: see `folded`
 FOLD_ROWS, FOLD_BYTES = 4, 1 << 20  # sequences, at least; bytes of weights, at most,
 FOLD_INPUTS = 4  # or times as many inputs as units, at most
-# When the batch is in parts: see `separates`
-PART_ROWS = 1  # numbers that threads would share, at least, for each number of a weight
-MOST_PARTIAL = 2  # times as many numbers as the gates have, at most, for the gradients of the weights of all parts
-UNEVEN = 1.15  # the largest part may be this many times the mean
+# When the batch is in slabs: see `separates`
+SLAB_ROWS = 1  # numbers that threads would share, at least, for each number of a weight
+MOST_PARTIAL = 2  # times as many numbers as the gates have, at most, for the gradients of the weights of all slabs
+UNEVEN = 1.15  # the largest slab may be this many times the mean
 WORTH_A_TEAM = 4  # one thread does what takes less than this many times a call of a team
 LENIENT = 1.25  # the launch may take this many times as long as torch.mm for d_x, if it then computes everything
 GAIN = 1.05  # sharing units must be this much faster to be chosen
@@ -62,7 +65,7 @@ class Sized:
     form: Form
     schedule: Schedule
     costs: Costs
-    bounds: Sequence[int] = ()  # of the parts of the batch (parts.py); none: it is one part
+    bounds: Sequence[int] = ()  # of the slabs of the batch (slabs.py); none: it is one slab
     lenient: float = 1.0  # the launch computes d_x if it takes so many times as long as torch.mm, or less
 
     @cached_property
@@ -80,53 +83,54 @@ class Sized:
 
     @cached_property
     def folded(self) -> bool:
-        """W x is part of the walk."""
-        key = self.key
-        return not key.walk and folds(self.schedule, self.form, key.whole or key.B, self.I, key.H, key.P)
+        """Whether W x is part of the sums of a step: then it never goes through memory. But every step reads W again,
+        for a handful of rows or from a slow cache that takes longer. It depends neither on the threads nor on the
+        number of steps, so that these do not change a result.
+        """
+        key, I, target, panels = self.key, self.I, self.form.target, self.form.G + len(self.form.apart)
+        is_small = panels * key.H * (I + key.P) * self.size <= FOLD_BYTES or I <= FOLD_INPUTS * key.P
+        is_wanted = self.schedule.fold and not key.walk and (key.whole or key.B) >= FOLD_ROWS
+        return is_wanted and is_small and panels <= MOST_GATES and not target.apart
 
     @cached_property
-    def part_count(self) -> int:
+    def slab_count(self) -> int:
         return max(1, len(self.bounds) - 1)
 
     @property
-    def in_parts(self) -> bool:
-        """The rows between layers are in parts, as the tapes are; but masks are drawn for rows as they come."""
-        return not self.key.dropout
+    def x_in_slabs(self) -> bool:
+        """The rows between layers are in slabs, as the tapes are; but masks are drawn for rows as they come."""
+        return self.number > 0 and not self.key.dropout
 
     @property
-    def x_in_parts(self) -> bool:
-        return self.in_parts and self.number > 0
-
-    @property
-    def rows_in_parts(self) -> bool:
-        return self.in_parts and self.number < self.key.layers - 1
+    def rows_in_slabs(self) -> bool:
+        return self.number < self.key.layers - 1 and not self.key.dropout
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def slabs(self) -> list[Slab]:
         key = self.key
         return [
-            Part(s, d, reverse, key.T, key.T * (hi - lo), lo, hi, key.B)
+            Slab(s, d, reverse, key.T, key.T * (hi - lo), lo, hi, key.B)
             for s, (lo, hi) in enumerate(pairwise(self.bounds or (0, key.B)))
             for d, reverse in enumerate(key.reverse)
         ]
 
-    def separates(self, parts: int) -> bool:
-        """Whether so many parts pay. Then threads share no rows, but each has its own gradients of the weights, which
+    def separates(self, slabs: int) -> bool:
+        """Whether so many slabs pay. Then threads share no rows, but each has its own gradients of the weights, which
         are added up. The launch must compute all products, and W x within the walk.
         """
         T, B, count = self.key.T, self.key.B, self.key.threads
         forward, backward = (self.choices(T * B, T, back=back) for back in (False, True))
         weights, rows, N = self.GH, self.I + self.key.P, T * B
         return (
-            parts > 1
+            slabs > 1
             and self.folded
             and not (self.unites or self.form.projected or forward.shared or backward.shared)
-            and forward.threads == backward.threads == count == parts * self.key.D
+            and forward.threads == backward.threads == count == slabs * self.key.D
             and backward.is_ours
             and backward.over_rows
-            and -(-B // parts) * parts <= UNEVEN * B
-            and N * (rows + weights // parts) >= PART_ROWS * weights * rows
-            and parts * rows <= MOST_PARTIAL * N
+            and -(-B // slabs) * slabs <= UNEVEN * B
+            and N * (rows + weights // slabs) >= SLAB_ROWS * weights * rows
+            and slabs * rows <= MOST_PARTIAL * N
         )
 
     def choices(self, N: int, T: int, *, back: bool) -> Choices:
@@ -134,19 +138,18 @@ class Sized:
         key, I = self.key, self.I
         if back:
             count = self.team(N, I)
-            is_ours = self.part_count > 1 or self.ours(N, I, self.GH, count, self.lenient)
+            is_ours = self.slab_count > 1 or self.ours(N, I, self.GH, count, self.lenient)
         else:
             is_ours = not (key.walk or self.folded) and self.ours(N, self.GH, I, key.threads)
             count = self.team(N, I if is_ours or self.folded else 0)
-        can_share = not self.unites and self.part_count == 1 and count > 1
+        can_share = not self.unites and self.slab_count == 1 and count > 1
         shared = can_share and by_units(self.costs, self.form, key.B, key.H, key.D, count)
         over_rows = back and ours_over_rows(self.schedule, I, key.P, N)
         return Choices(count, shared, is_ours, over_rows, T == 1)
 
     def slices(self, layout: Layout, count: int) -> list[int]:
         """The bounds of the slices of the batch, for so many threads."""
-        parts = 1 if self.bounds else -(-count // self.key.D)  # a slice is a part, which is a walk
-        return layout.shares(max(1, min(layout.B, parts)))
+        return layout.shares(1 if self.bounds else -(-count // self.key.D))  # of slabs each one is a slice
 
     def slices_at(self, layout: Layout, count: int) -> int:
         """The address of the bounds of the slices of a ragged batch, which stay with its layout."""
@@ -156,10 +159,17 @@ class Sized:
         address: int = layout.cache[name].buffer_info()[0]
         return address
 
-    def chunk(self, N: int, count: int, back: bool) -> int:
-        """How many rows of x, or in the backward pass of the gates, are multiplied at a time."""
-        columns = self.GH if back else self.I
-        return rows_at_once(self.form.target.rows, count, N, columns * self.size)
+    def chunk(self, N: int, threads: int, back: bool) -> int:
+        """How many of N rows of x, or in the backward pass of the gates, are multiplied with a panel at a time. Each
+        time all panels are read once. The rows stay in cache. Threads share the work evenly if there are some pieces
+        for each.
+        """
+        tile, row, share = self.form.target.rows, (self.GH if back else self.I) * self.size, -(-N // threads)
+        if threads > 1:
+            share = max(-(-share // 4), min(share, FEW_TILES * tile))
+        if share * row <= FEW_BYTES:
+            return max(tile, share)
+        return max(1, CHUNK_BYTES // (row * tile)) * tile
 
     def ours(self, M: int, N: int, K: int, count: int, lenient: float = 1.0) -> bool:
         """Whether the launch computes the product (M, K) (K, N) of a whole sequence itself, and not torch.mm.
@@ -190,19 +200,6 @@ class Sized:
     def unites(self) -> bool:
         return self.schedule.fuse and self.key.D == 1
 
-    def width(self, state: int) -> int:
-        return self.key.P if state == 0 else self.key.H
-
-
-def folds(schedule: Schedule, form: Form, B: int, I: int, H: int, P: int) -> bool:
-    """Whether W x is part of the sums of a step: then it never goes through memory. But every step reads W again, for a
-    handful of rows or from a slow cache that takes longer. It depends neither on the threads nor on the number of
-    steps, so that these do not change a result.
-    """
-    panels, target = form.G + len(form.apart), form.target
-    is_small = panels * H * (I + P) * target.size <= FOLD_BYTES or I <= FOLD_INPUTS * P
-    return schedule.fold and B >= FOLD_ROWS and is_small and panels <= MOST_GATES and not target.apart
-
 
 def ours_over_rows(schedule: Schedule, I: int, P: int, N: int) -> bool:
     """Whether the launch sums over N rows of x and h. torch.mm is faster where these are wide, long and EVEN."""
@@ -212,7 +209,7 @@ def ours_over_rows(schedule: Schedule, I: int, P: int, N: int) -> bool:
 
 def by_units(costs: Costs, form: Form, B: int, H: int, walks: int, threads: int) -> bool:
     """Whether the threads share the units. Then they meet after each step, which takes time. But no thread is idle if
-    there are few sequences, and each reads only its own part of the weights.
+    there are few sequences, and each reads only its own share of the weights.
     """
     blocks = -(-H // form.target.width)
     if threads == 1 or blocks < threads or form.projected:
@@ -220,7 +217,7 @@ def by_units(costs: Costs, form: Form, B: int, H: int, walks: int, threads: int)
     numbers = form.G * H * H
     row, size = numbers * form.target.size / 4 / costs.rate, numbers * form.target.size
     stream = size / costs.stream if size > costs.cache else 0.0
-    parts = max(1, min(B, -(-threads // walks)))
-    by_batch = -(-walks * parts // threads) * (-(-B // parts) * row + stream)
+    slices = max(1, min(B, -(-threads // walks)))
+    by_batch = -(-walks * slices // threads) * (-(-B // slices) * row + stream)
     share = -(-blocks // threads) / blocks
     return (walks * share * (B * row + stream) + costs.team) * GAIN < by_batch

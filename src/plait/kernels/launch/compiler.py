@@ -19,11 +19,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..emit.target import Form, host
+from ..emit.target import Form, Target, host
 from .cache import Cache, opened
 
 _lock = threading.RLock()
-_engines: list[Any] = []  # kept alive: the machine code is in their memory
+_loaded: list["Code"] = []  # kept alive, with its memory
 
 
 def _after_fork() -> None:
@@ -35,8 +35,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-Addresses = dict[str, int]  # name of a function -> where it is
 WITHOUT_EFFECT = ("NUMBA_NUM_THREADS",)  # of numba's settings: the code has none of numba's threads
+ELF_HEADER = 64  # bytes
+
+
+class Code(dict[str, int]):
+    """Machine code in memory: where each function is, by its name."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.rest: Code | None = None  # of another file
+
+    def __missing__(self, name: str) -> int:
+        address: int = self.engine.get_function_address(name)
+        return self.setdefault(name, self.rest[name] if not address and self.rest is not None else address)
 
 
 @once
@@ -61,70 +73,52 @@ def key(*parts: str) -> str:
     return digest.hexdigest()[:32]
 
 
+def objects() -> Any:
+    from . import objects  # imports numba, which is slow, and not needed if the code is in the cache
+
+    return objects
+
+
 @once
-def shared() -> Addresses:
+def shared() -> Code:
     """The functions that all cells share."""
-
-    def build() -> bytes:
-        from . import objects  # imports numba, which is slow, and not needed if the code is in the cache
-
-        return objects.shared()
-
-    return load("the shared loops", key("shared"), build, SHARED)
+    return load("the shared loops", key("shared"), lambda: objects().shared(), "plait_run")
 
 
 @once
-def functions(form: Form) -> Addresses:
+def products(target: Target) -> Code:
+    """The functions that all cells share, for one kind of number."""
+    what = f"products in float{8 * target.size}"
+    return load(what, key(repr(target)), lambda: objects().products(target), "plait_product")
+
+
+@once
+def functions(form: Form) -> Code:
     """The functions that are made for one cell and one kind of number."""
-
-    def build() -> bytes:
-        from . import objects
-
-        return objects.functions(form)
-
     text = (form.trace.step, form.trace.vjp, repr(form.target), f"{form.projected} {form.sourced}")
     what = f"{form.cell.name} in float{8 * form.target.size}"
-    more = ("plait_projected", "plait_d_projected") if form.projected else ()
-    return load(what, key(*text), build, (*FUNCTIONS, *more))
+    found = load(what, key(*text), lambda: objects().functions(form), "plait_forward")
+    found.rest = products(form.target)
+    return found
 
 
-ELF_HEADER = 64  # bytes
-SHARED = ("plait_rows", "plait_multiply", "plait_run", "plait_start", "plait_lay_out")
-FUNCTIONS = (
-    "plait_product",
-    "plait_product_on",
-    "plait_pack_transposed",
-    "plait_pack_columns",
-    "plait_forward",
-    "plait_forward_folded",
-    "plait_add_bias",
-    "plait_backward",
-    "plait_finish",
-    "plait_touch",
-    "plait_touch_back",
-    "plait_store",
-    "plait_add",
-    "plait_pack_side",
-    "plait_write",
-)
-
-
-def load(what: str, name: str, build: Callable[[], bytes], names: tuple[str, ...]) -> Addresses:
+def load(what: str, name: str, build: Callable[[], bytes], has: str) -> Code:
+    """has: a function that the code must have"""
     file = f"{name}.o"
     with _lock, opened() as cache:
-        found = find(cache, file, names)
+        found = find(cache, file, has)
         if found is None:
             with cache.locked():
-                found = find(cache, file, names)  # another process may have stored it meanwhile
+                found = find(cache, file, has)  # another process may have stored it meanwhile
                 if found is None:
-                    found = link(compile_and_store(what, build, cache, file), names)
-        assert found is not None, f"the code of {what} lacks one of {names}"
+                    found = link(compile_and_store(what, build, cache, file), has)
+        assert found is not None, f"the code of {what} has no function {has}"
         return found
 
 
-def find(cache: Cache, file: str, names: tuple[str, ...]) -> Addresses | None:
+def find(cache: Cache, file: str, has: str) -> Code | None:
     code = cache.read(file)
-    return None if code is None or not is_whole(code) else link(code, names)
+    return None if code is None or not is_whole(code) else link(code, has)
 
 
 def is_whole(code: bytes) -> bool:
@@ -146,16 +140,15 @@ def compile_and_store(what: str, build: Callable[[], bytes], cache: Cache, file:
     return code
 
 
-def link(code: bytes, names: tuple[str, ...]) -> Addresses | None:
-    """Where the functions are in memory; None if the code lacks one of them."""
+def link(code: bytes, has: str) -> Code | None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    found = {name: engine.get_function_address(name) for name in names}
-    if not all(found.values()):
+    found = Code(engine)
+    if not found[has]:
         return None
-    _engines.append(engine)
+    _loaded.append(found)
     return found

@@ -7,9 +7,9 @@ calling. So they decide the order of some sums. A run keeps the numbers that it 
 import ctypes
 import json
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -71,13 +71,9 @@ def of_this_machine(form: Form) -> Costs:
 
 
 # --- measuring
-def shortest(run: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(TIMES + 1):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+def shortest(run: Callable[[], object], times: int = 1) -> float:
+    """Seconds of a call, of which so many are measured together."""
+    return min(repeat(run, repeat=TIMES + 1, number=times)) / times
 
 
 def terms(target: Target) -> int:
@@ -88,29 +84,24 @@ def terms(target: Target) -> int:
 def measured(form: Form) -> Costs:
     target, count = form.target, torch.get_num_threads()
     compiler.shared()  # it takes longest, and the user is told of it first, with or without this measurement
-    product = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)(compiler.functions(form)["plait_product"])
+    product = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)(compiler.products(target)["plait_product"])
     most = target.panels(1)  # panels that one row takes at once
     kind = torch.float64 if target.double else torch.float32
     panels = torch.ones(most * (LONG + 1) * target.width, dtype=kind)
     rows = torch.ones(target.rows * LONG, dtype=kind)
     results = torch.empty(most * target.rows * target.width, dtype=kind)
 
-    def tile(n: int, some: int, depth: int, times: int) -> Callable[[], None]:
+    def tile(n: int, some: int, depth: int, times: int) -> float:
         stride = (depth + 1) * target.width * target.size
         places = (depth * target.size, target.size, depth, panels.data_ptr(), stride, results.data_ptr(), 0)
-
-        def run() -> None:
-            for _ in range(times):
-                product(32 * n + 2 * some, rows.data_ptr(), *places)
-
-        return run
+        return shortest(lambda: product(32 * n + 2 * some, rows.data_ptr(), *places), times)
 
     scale = 2 if target.double else 1  # twice as many short numbers fit into a vector
     each, depth = target.rows * target.width, terms(target)
-    deep, flat = (shortest(tile(target.rows, 1, some, 50)) / 50 for some in (depth, depth // 2))
+    deep, flat = (tile(target.rows, 1, some, 50) for some in (depth, depth // 2))
     work = scale * each * depth
     rate = min(work / 2 / max(deep - flat, 1e-9), 2 * work / deep)  # the difference is without what a call takes
-    stream = most * LONG * target.width * target.size / shortest(tile(1, most, LONG, 1))
+    stream = most * LONG * target.width * target.size / tile(1, most, LONG, 1)
 
     def mm(M: int, K: int, N: int) -> float:
         a, b, c = (torch.ones(shape) for shape in ((M, K), (K, N), (M, N)))

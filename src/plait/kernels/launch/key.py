@@ -26,7 +26,7 @@ class Key(NamedTuple):
     learns_x: bool = True  # the gradient of x will be wanted. If not, how long it would take does not matter
     pinned: bool = False  # the weights stand still: their panels have memory that outlives the call
     padded: bool = False  # input and output are padded, the rows are ragged
-    parts: bool = False  # the rows of the tapes may be in parts (parts.py)
+    slabs: bool = False  # the rows of the tapes may be in slabs (slabs.py)
     walk: bool = False  # one direction from given W x, where each matrix of the tape is bound by itself
     sourced: bool = False  # something is added to each new state, or to its gradient, from outside
     dt: float = 1

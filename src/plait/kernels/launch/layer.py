@@ -1,13 +1,18 @@
 """Writes the program of a layer: where its matrices are, and which products the launch computes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from itertools import pairwise
+from struct import pack, unpack
 from typing import NamedTuple
 
-from ..records import Product, Walk
+from ..records import LINE, PIECE, Product, Tile, Walk
 from .bindings import Bindings, Spot, Where
 from .choices import Choices, Sized
-from .parts import Part
-from .program import ByTorch, Program, Side
+from .program import ByTorch, Program, Run
+from .slabs import Slab
+
+# Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
+MOST_COLUMNS, MOST_ROWS = 256, 224
 
 
 class Wanted(NamedTuple):
@@ -16,6 +21,15 @@ class Wanted(NamedTuple):
     x: bool
     states: bool
     weights: Sequence[Sequence[bool]]  # per direction, in their order
+
+
+class Side(NamedTuple):
+    """A factor of a sum over all rows, and its place for the result."""
+
+    a: Where
+    columns: int
+    c: Where
+    in_slabs: bool  # its rows are
 
 
 class Layer(NamedTuple):
@@ -27,243 +41,223 @@ class Layer(NamedTuple):
 
     def forward(self, choices: Choices, *, stride: int) -> Program:
         """Without `finish`. stride: numbers from one row of the output to the next."""
-        s, key, form = self.sized, self.sized.key, self.sized.form
-        program = self.program(choices, back=False)
-        packed: dict[int, int] = {}
+        s, key, program = self.sized, self.sized.key, LayerProgram(*self, choices.threads, back=False)
         if not (key.walk or s.folded or choices.is_ours):
             program.by_torch += [ByTorch(d, "wx") for d in range(key.D)]
-        for at, part in zip(program.walks, s.parts, strict=True):
-            d = part.direction
-            self.walk(program, at, part, stride=stride)
-            program.set(at, STATEFUL=key.stateful, X_SKIP=part.skipped(s.x_in_parts))
-            for k in range(form.S):
-                program.point(at + Walk.FINAL + k, Where(d, "last", part.lo * s.width(k), k))
-                program.point(at + Walk.GIVEN + k, Where(d, "given", part.lo * s.width(k), k))
-            recurrent = self.recurrent(program, at, part, packed)
+        for at, slab in program.walks.items():
+            program.walk(at, slab, stride)
+            program.set(at, STATEFUL=key.stateful, X_SKIP=slab.skipped(s.x_in_slabs))
+            recurrent = program.recurrent(at, slab)
             program.set(recurrent, IDLE=choices.is_one_step and not key.stateful and not key.pinned)
-            program.point(recurrent + Product.BIAS, Where(d, "b_hh"))
-            self.projection(program, at, part)
-        for at, part in zip(program.walks, s.parts, strict=True) if choices.is_ours else ():
-            assert s.part_count == 1, "parts multiply with W within the walk"
-            d, shape = part.direction, (part.N, s.GH, s.I)
-            of_w = program.multiply(
-                Where(d, "x"), Where(d, "w_ih"), Where(d, "gates"), shape, transposed=True, round=0, part=part
-            )
-            program.panels(of_w, "w_panels" if key.pinned else None, direction=d)
-            if key.bias:
-                program.point(of_w + Product.BIAS, Where(d, "b_ih"))
-            if s.unites:
-                program.unite(at)
+            program.point(recurrent + Product.BIAS, Where(slab.direction, "b_hh"))
+            program.projection(at, slab)
+        for at, slab in program.walks.items() if choices.is_ours else ():
+            assert s.slab_count == 1, "slabs multiply with W within the walk"
+            program.over_all_steps(at, slab)
         return program
 
     def backward(self, choices: Choices, wanted: Wanted, *, stride: int) -> Program:
         """Without `finish`. stride: numbers from one row of d_ of the output to the next."""
-        s, key, form = self.sized, self.sized.key, self.sized.form
-        program = self.program(choices, back=True)
-        packed: dict[int, int] = {}  # per direction: the product of the first part, which packs the weights
-        of_first: dict[int, int] = {}  # the same for W
-        for at, part in zip(program.walks, s.parts, strict=True):
-            self.walk_back(program, at, part, wanted, stride=stride)
-            recurrent = self.recurrent(program, at, part, packed)
+        key, program = self.sized.key, LayerProgram(*self, choices.threads, back=True)
+        for at, slab in program.walks.items():
+            program.walk(at, slab, stride)
+            program.carry(at, slab, wanted.states)
+            recurrent = program.recurrent(at, slab)
             program.set(recurrent, IDLE=choices.is_one_step and not wanted.states and not key.pinned)
-            self.projection(program, at, part)
-        for at, part in zip(program.walks, s.parts, strict=True):
-            d = part.direction
-            gates = Where(d, "d_gates", part.rows(s.GH))
+            program.projection(at, slab)
+        for at, slab in program.walks.items():
+            d = slab.direction
             if wanted.x and choices.is_ours:
-                d_x, shape = Where(d, "d_x", part.outside(s.I, s.x_in_parts)), (part.N, s.I, s.GH)
-                of_w = program.multiply(
-                    gates, Where(d, "w_ih"), d_x, shape, transposed=False, round=d, part=part, in_parts=s.x_in_parts
-                )
-                program.panels(of_w, "w_panels" if key.pinned else None, direction=d, same=of_first.get(d))
-                of_first.setdefault(d, of_w)
-                if s.unites:
-                    program.unite(at)
+                program.over_all_steps(at, slab)
             elif wanted.x:
                 program.by_torch.append(ByTorch(d, "d_x"))
-            self.weight_gradients(program, part, wanted.weights[d], choices.over_rows)
-            if form.projected and wanted.weights[d][4 if key.bias else 2]:
+            learning = {name for name, is_wanted in zip(key.names, wanted.weights[d], strict=True) if is_wanted}
+            compute = program.weight_gradients if choices.over_rows else program.weight_gradients_by_torch
+            compute(slab, learning)
+            if "w_hr" in learning:
                 program.by_torch.append(ByTorch(d, "w_hr"))
+        program.add_totals()
         return program
 
-    def walk_back(self, program: Program, at: int, part: Part, wanted: Wanted, *, stride: int) -> None:
-        s, form, d, H = self.sized, self.sized.form, part.direction, self.sized.key.H
-        self.walk(program, at, part, stride=stride)
-        program.set(at, FINISH=wanted.states)
-        for name, width in {"D_PROJECTED": s.key.P, "D_GATES": s.GH, "D_EXTRA": form.E * H}.items():
-            program.point(at + getattr(Walk, name), Where(d, name.lower(), part.rows(width)))
-        for k in range(form.S):
-            width = s.width(k)
-            program.point(at + Walk.OLD + k, Where(d, "old", part.states(width), k))
-            program.point(at + Walk.GIVEN + k, Where(d, "given", part.lo * width, k))
-            if wanted.states:
-                program.point(at + Walk.CARRY + k, Where(d, "last", part.lo * width, k))
-            else:
-                most = -(-part.all // s.part_count)  # the same in each part
-                program.reserve(at + Walk.CARRY + k, most * width, part)
-        for k in range(form.K):
-            program.point(at + Walk.D_PARAM + k, Where(d, "d_params", part.lo * H, k))
 
-    def weight_gradients(self, program: Program, part: Part, wanted: Sequence[bool], is_ours: bool) -> None:
-        """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
-        s, key, form, H, I, d = (
-            self.sized,
-            self.sized.key,
-            self.sized.form,
-            self.sized.key.H,
-            self.sized.I,
-            part.direction,
-        )
-        of_bias, P = wanted[2:4] if key.bias else (False, False), key.P
-        x = Where(d, "x", part.outside(I, s.x_in_parts))
-        before = Where(d, "before") if key.ragged else Where(d, "history", part.history(P))
-        if not is_ours:
-            left = [("w_ih", wanted[0]), ("b_ih", of_bias[0])]
-            program.by_torch += [ByTorch(d, name) for name, is_wanted in left if is_wanted]
-            gate = 0
-            for k, (_, _, count) in enumerate(form.runs):
-                left = [("w_hh", wanted[1]), ("b_hh", of_bias[1])]
-                program.by_torch += [
-                    ByTorch(d, name, k, gate * H, (gate + count) * H) for name, is_wanted in left if is_wanted
-                ]
-                gate += count
-            return
-        for matrix, column, gate, count in form.sweeps:
-            sides, sums = [], []
-            if matrix == "gates":
-                sides += [Side(x, I, Where(d, "d_w_ih", gate * H * I), s.x_in_parts)] if wanted[0] else []
-                sums += [Where(d, "d_b_ih", gate * H)] if of_bias[0] else []
-            if matrix == "extra" or gate not in form.apart:
-                sides += [Side(before, P, Where(d, "d_w_hh", gate * H * P), True)] if wanted[1] else []
-                sums += [Where(d, "d_b_hh", gate * H)] if of_bias[1] else []
-            width = (form.G if matrix == "gates" else form.E) * H
-            if sides or sums:
-                d_rows = Where(d, f"d_{matrix}", part.rows(width) + column * H)
-                # d_x of the first direction comes first, then that of the second: meanwhile the other has its sums
-                turn = key.D - 1 - d if s.part_count > 1 else 0
-                program.outer(d_rows, count * H, width, part.N, sides, sums, part, round=turn)
-
-    def program(self, choices: Choices, *, back: bool) -> Program:
-        s = self.sized
-        return Program(
-            s.form,
-            self.bindings,
-            self.find,
-            layer=s.number,
-            count=choices.threads,
-            walks=len(s.parts),
-            parts=s.part_count,
-            back=back,
-        )
-
-    def walk(self, program: Program, at: int, part: Part, *, stride: int) -> None:
-        """The words that forward and backward have in common."""
-        s, form, back, d, H = self.sized, self.sized.form, program.back, part.direction, self.sized.key.H
-        program.size(at + Walk.T, "T", s.key.T)
-        program.set(
+class LayerProgram(Program):
+    def walk(self, at: int, slab: Slab, stride: int) -> None:
+        s, form, d, H, back = self.sized, self.form, slab.direction, self.key.H, self.back
+        self.size(at + Walk.T, "T", s.key.T)
+        self.set(
             at,
-            B=part.B,
+            B=slab.B,
             H=H,
             P=s.key.P,
-            REVERSE=part.reverse,
+            REVERSE=slab.reverse,
             STATE_COUNT=form.S,
             PARAM_COUNT=form.K,
             NUMBER=s.size,
-            WIDTH=form.target.width,
+            WIDTH=self.target.width,
             ROWS_STRIDE=stride * s.size,
-            ROWS_SKIP=part.skipped(s.rows_in_parts) * stride * s.size,
-            POINTWISE=program.functions["plait_backward" if back else "plait_forward"],
-            ENDING=program.functions["plait_finish"],
+            ROWS_SKIP=slab.skipped(s.rows_in_slabs) * stride * s.size,
+            POINTWISE=self.functions["plait_backward" if back else "plait_forward"],
+            ENDING=self.functions["plait_finish"],
         )
-        rows = Where(d, "rows", part.outside(stride, s.rows_in_parts))
-        program.point(at + Walk.ROWS, rows)
-        program.point(at + Walk.FIRST_ROWS, rows)
-        for name, width in (("WX", form.G * H), ("GATES", form.G * H), ("EXTRA", form.E * H), ("RAW", H)):
-            if not (back and name == "WX"):
-                program.point(at + getattr(Walk, name), Where(d, name.lower(), part.rows(width)))
-        if s.key.ragged:
-            program.bind(at + Walk.STARTS, Spot(self.bindings.numbers["starts"]))
+        for word in (Walk.ROWS, Walk.FIRST_ROWS):
+            self.point(at + word, Where(d, "rows", slab.outside(stride, s.rows_in_slabs)))
+        widths = {"GATES": s.GH, "EXTRA": form.E * H, "RAW": H}
+        widths |= {"D_PROJECTED": s.key.P, "D_GATES": s.GH, "D_EXTRA": form.E * H} if back else {"WX": s.GH}
+        for name, width in widths.items():
+            self.point(at + getattr(Walk, name), Where(d, name.lower(), slab.rows(width)))
+        places = {"STATES": slab.states, "INITIAL": slab.initial, "GIVEN": slab.own}
+        places |= {"OLD": slab.states} if back else {"LAST": slab.own}
+        places |= {"SOURCE": slab.rows} if form.sourced else {}
         for k in range(form.S):
-            width = s.width(k)
-            program.point(at + Walk.STATES + k, Where(d, "states", part.states(width), k))
-            program.point(at + Walk.INITIAL + k, Where(d, "initial", part.initial(width), k))
-            if form.sourced:
-                program.point(at + Walk.SOURCE + k, Where(d, "source", part.rows(width), k))
+            for name, place in places.items():
+                self.point(at + getattr(Walk, name) + k, Where(d, name.lower(), place(s.key.widths[k]), k))
         for k in range(form.K):
-            program.point(at + Walk.PARAM + k, Where(d, "params", k=k))
+            self.point(at + Walk.PARAM + k, Where(d, "params", k=k))
+            if back:
+                self.point(at + Walk.D_PARAM + k, Where(d, "d_params", slab.own(H), k))
+        if s.key.ragged:
+            self.bind(at + Walk.STARTS, Spot(self.bindings.numbers["starts"]))
 
-    def recurrent(self, program: Program, walk: int, part: Part, packed: dict[int, int]) -> int:
-        """h times R' forward, with x times W' if it is folded; d_rh times R back. packed: per direction the product of
-        the first part, which packs the weights
-        """
-        s, form, d = self.sized, self.sized.form, part.direction
-        G, H, P = form.G, s.key.H, s.key.P
-        if program.back:
-            at = self.of_walk(program, walk, d, Walk.RECURRENT, "w_hh", each=1, columns=P, depth=G * H, row=P)
-            for matrix, column, count in form.runs:
-                width = (G if matrix == "gates" else form.E) * H
-                program.run_of(at, width, count * H, Where(d, f"d_{matrix}", part.rows(width) + column * H))
-        elif s.folded:
-            separate, I = len(form.apart), s.I
-            at = self.of_walk(
-                program, walk, d, Walk.RECURRENT, "w_hh", each=G + separate, columns=H, depth=P + I, row=P
-            )
-            program.run_of(at, P, P)
-            program.run_of(at, I, I, Where(d, "x", part.outside(I, s.x_in_parts)))
-            program.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * s.size)
+    def carry(self, at: int, slab: Slab, is_wanted: bool) -> None:
+        """Where d_ of the states is carried from step to step: in those of the initial states, if they are wanted."""
+        self.set(at, FINISH=is_wanted)
+        most = -(-slab.all // self.sized.slab_count)  # the same in each slab
+        for k in range(self.form.S):
+            width = self.key.widths[k]
+            if is_wanted:
+                self.point(at + Walk.CARRY + k, Where(slab.direction, "last", slab.own(width), k))
+            else:
+                self.reserve(at + Walk.CARRY + k, most * width, slab)
+
+    def recurrent(self, walk: int, slab: Slab) -> int:
+        """h times R' forward, with x times W' if it is folded; d_rh times R back."""
+        s, form, d, back = self.sized, self.form, slab.direction, self.back
+        G, H, P, I, each = form.G, s.key.H, s.key.P, s.I, form.G
+        runs, folded, separate = [Run(P, P)], s.folded and not back, len(form.apart)
+        if back:
+            each, widths = 1, {"gates": G * H, "extra": form.E * H}
+            places = [(widths[name], count, f"d_{name}", column * H) for name, column, count in form.runs]
+            runs = [Run(row, n * H, Where(d, name, slab.rows(row) + after)) for row, n, name, after in places]
+        elif folded:
+            each += separate
+            runs.append(Run(I, I, Where(d, "x", slab.outside(I, s.x_in_slabs))))
+        at = self.product(Where(d, "w_hh"), runs, columns=P if back else H, row=P, each=each)
+        self.give_to(walk, Walk.RECURRENT, at)
+        if folded:
+            self.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * s.size)
             if separate:  # an infinite x times 0 is no number
-                program.set(at, JOINED=0)
-            program.words[at + Product.GATE : at + Product.GATE + G + separate] = [*form.order, *form.apart]
-            program.point(at + Product.W, Where(d, "w_ih"))
-            program.point(at + Product.W_BIAS, Where(d, "b_ih"))
-            program.set(walk, POINTWISE=program.functions["plait_forward_folded"])
-        else:
-            at = self.of_walk(program, walk, d, Walk.RECURRENT, "w_hh", each=G, columns=H, depth=P, row=P)
-            program.run_of(at, P, P)
-        pinned = "f_panels" if s.folded and not program.back else "r_panels"
-        program.panels(at, pinned if s.key.pinned else None, direction=d, same=packed.get(d))
-        packed.setdefault(d, at)
-        if not (program.back and form.projected):
-            program.set(at, TOUCH=program.functions["plait_touch_back" if program.back else "plait_touch"])
+                self.set(at, JOINED=0)
+            self.words[at + Product.GATE : at + Product.GATE + each] = [*form.order, *form.apart]
+            self.point(at + Product.W, Where(d, "w_ih"))
+            self.point(at + Product.W_BIAS, Where(d, "b_ih"))
+            self.set(walk, POINTWISE=self.functions["plait_forward_folded"])
+        self.panels(at, "f_panels" if folded else "r_panels", d)
+        if not (back and form.projected):
+            self.set(at, TOUCH=self.functions["plait_touch_back" if back else "plait_touch"])
         return at
 
-    def projection(self, program: Program, walk: int, part: Part) -> None:
-        key, d = self.sized.key, part.direction
+    def projection(self, walk: int, slab: Slab) -> None:
+        key, d = self.key, slab.direction
         if not key.projected:
             return
-        columns, depth = (key.H, key.P) if program.back else (key.P, key.H)
-        at = self.of_walk(program, walk, d, Walk.PROJECTION, "w_hr", each=1, columns=columns, depth=depth, row=key.H)
-        program.run_of(at, depth, depth)
-        program.panels(at, "p_panels" if key.pinned else None, direction=d)
-        project = program.functions["plait_d_projected" if program.back else "plait_projected"]
-        program.set(walk, PROJECT=project)
-        if program.back:
-            program.set(at, TOUCH=program.functions["plait_touch_back"])
+        columns, depth = (key.H, key.P) if self.back else (key.P, key.H)
+        at = self.product(Where(d, "w_hr"), [Run(depth, depth)], columns=columns, row=key.H)
+        self.give_to(walk, Walk.PROJECTION, at)
+        self.panels(at, "p_panels", d)
+        self.set(walk, PROJECT=self.functions["plait_d_projected" if self.back else "plait_projected"])
+        if self.back:
+            self.set(at, TOUCH=self.functions["plait_touch_back"])
 
-    def of_walk(
-        self,
-        program: Program,
-        owner: int,
-        d: int,
-        word: int,
-        factor: str,
-        *,
-        each: int,
-        columns: int,
-        depth: int,
-        row: int,
-    ) -> int:
-        at = program.product(
-            Where(d, factor), each=each, columns=columns, depth=depth, row=row, transposed=not program.back, owner=owner
+    def over_all_steps(self, walk: int, slab: Slab) -> None:
+        """W x + b of all rows forward, d_x back. Of two directions the second adds its d_x, in the next round."""
+        s, d, size = self.sized, slab.direction, self.target.size
+        if self.back:
+            a, N, K = Where(d, "d_gates", slab.rows(s.GH)), s.I, s.GH
+            c = Where(d, "d_x", slab.outside(s.I, s.x_in_slabs))
+        else:
+            a, c, N, K = Where(d, "x"), Where(d, "gates"), s.GH, s.I
+        at = self.product(Where(d, "w_ih"), [Run(K, K, a)], columns=N, row=s.I)
+        self.inner.append((at + Product.OWNER, 8 * at))
+        self.set(at, C_ROW=N * size, C_SKIP=slab.skipped(s.x_in_slabs) * N * size, STEP=slab.B)
+        self.set(at, ROUND=d if self.back else 0, OF_WALK=self.walk_of(slab))
+        self.size(at + Product.M, "N", slab.N)
+        self.size(at + Product.CHUNK, f"chunk.{s.number}", s.chunk(slab.N, self.threads_each, self.back))
+        self.point(at + Product.C, c)
+        self.panels(at, "w_panels", d)
+        if s.key.bias and not self.back:
+            self.point(at + Product.BIAS, Where(d, "b_ih"))
+        if s.unites:
+            self.set(at, UNITED=1)
+            self.inner.append((walk + Walk.WITHIN, 8 * at))
+
+    def weight_gradients_by_torch(self, slab: Slab, learning: Set[str]) -> None:
+        d, H, gate = slab.direction, self.key.H, 0
+        self.by_torch += [ByTorch(d, name) for name in ("w_ih", "b_ih") if name in learning]
+        for k, (_, _, count) in enumerate(self.form.runs):
+            first, gate = gate, gate + count
+            self.by_torch += [ByTorch(d, name, k, first * H, gate * H) for name in ("w_hh", "b_hh") if name in learning]
+
+    def weight_gradients(self, slab: Slab, learning: Set[str]) -> None:
+        """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
+        s, d, H, P, I, gate = self.sized, slab.direction, self.key.H, self.key.P, self.sized.I, 0
+        x = Where(d, "x", slab.outside(I, s.x_in_slabs))
+        before = Where(d, "before") if s.key.ragged else Where(d, "history", slab.history(P))
+        for matrix, column, count in self.form.runs:
+            of_x = [Side(x, I, Where(d, "d_w_ih", gate * H * I), s.x_in_slabs)] if "w_ih" in learning else []
+            of_h = [Side(before, P, Where(d, "d_w_hh", gate * H * P), True)] if "w_hh" in learning else []
+            b_ih = [Where(d, "d_b_ih", gate * H)] if "b_ih" in learning else []
+            b_hh = [Where(d, "d_b_hh", gate * H)] if "b_hh" in learning else []
+            if matrix == "gates":
+                self.sweep(slab, matrix, gate, count, of_x + of_h, b_ih + b_hh)
+            else:
+                self.sweep(slab, "gates", gate, count, of_x, b_ih)
+                self.sweep(slab, matrix, column, count, of_h, b_hh)
+            gate += count
+
+    def sweep(
+        self, slab: Slab, matrix: str, column: int, count: int, sides: Sequence[Side], sums: Sequence[Where]
+    ) -> None:
+        """C = B' A for each side, and the sums of the rows of B: some columns of H numbers of that matrix. The results
+        of slabs are added up in the last round.
+        """
+        if not (sides or sums):
+            return
+        key, d, target = self.key, slab.direction, self.target
+        columns, width = count * key.H, (self.form.G if matrix == "gates" else self.form.E) * key.H
+        b = Where(d, f"d_{matrix}", slab.rows(width) + column * key.H)
+        runs = [Run(side.columns, side.columns, side.a) for side in sides]
+        at = self.product(b, runs, columns=columns, row=width)
+        self.size(at + Product.DEPTH, "N", slab.N)
+        tiles: list[tuple[int, int, int]] = []
+        for k, side in enumerate(sides):
+            some = -(-side.columns // target.rows)
+            bounds = pairwise(side.columns * i // some for i in range(some + 1))
+            tiles += [(k, first, end - first) for first, end in bounds]
+            self.words[at + Product.SIDE_SKIP + k] = slab.skipped(side.in_slabs) * side.columns * target.size
+            self.result(at + Product.C + k, side.c, columns * side.columns, slab)
+        for k, total in enumerate(sums):
+            self.result(at + Product.SUMS + k, total, columns, slab)
+        self.arrays.append((at + Product.TILES, [n for tile in tiles for n in (*tile, *[0] * (Tile.SIZE - 3))]))
+        blocks, count = -(-columns // target.width), len(tiles)
+        groups, threads = -(-columns // MOST_COLUMNS), self.threads_each
+        groups = min(blocks, -(-groups // threads) * threads)
+        chunks = min(max(1, count), max(-(-count * target.rows // MOST_ROWS), -(-threads // groups)))
+        self.set(
+            at,
+            OF_WALK=self.walk_of(slab),
+            # d_x of the first direction comes first, then that of the second: meanwhile the other has its sums
+            ROUND=key.D - 1 - d if self.sized.slab_count > 1 else 0,
+            STEP=slab.B,
+            OUTER=1,
+            READY=1,  # its panels are packed piece by piece
+            M=count,
+            GROUPS=groups,
+            CHUNKS=chunks,
+            PACK_SIDE=self.functions["plait_pack_side"],
+            WRITE=self.functions["plait_write"],
+            ONE=unpack("=q", pack("=d", 1) if target.double else pack("=2f", 1, 1))[0],
         )
-        program.inner.append((owner + word, 8 * at))
-        target = self.sized.form.target
-        left = columns % target.width
-        program.set(
-            at, JOINED=left if left <= target.most_joined(each) else 0, ADD_BIAS=program.functions["plait_add_bias"]
-        )
-        program.words[at + Product.GATE : at + Product.GATE + each] = range(each)
-        if target.apart:
-            blocks = -(-columns // target.width)
-            program.reserve(at + Product.APART, self.sized.key.B * target.rows * blocks * each * target.width)
-        return at
+        most, some = -(-blocks // groups), -(-count // chunks)
+        panels = most * (PIECE + 1) * target.width
+        packed = some * (PIECE * target.rows + target.width)
+        self.workspace.reserve_sums(LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width)

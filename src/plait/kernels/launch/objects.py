@@ -7,7 +7,7 @@ from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..emit.target import I64, Form
+from ..emit.target import I64, Form, Target
 
 
 def shared() -> bytes:
@@ -36,6 +36,12 @@ def callable_from_c(title: str, **functions: Any) -> bytes:
         build.ret_void()
         libraries.append(result.library)
     return object_file(module, *libraries)
+
+
+def products(target: Target) -> bytes:
+    from ..emit.functions import products as module
+
+    return object_file(module(target))
 
 
 def functions(form: Form) -> bytes:

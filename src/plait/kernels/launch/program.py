@@ -8,22 +8,16 @@ plait_start (loops/walk.py) copies the block into the workspace of the call and 
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
-from struct import pack, unpack
 from typing import NamedTuple
 
-from ..emit.target import Form
-from ..records import LINE, PIECE, Copy, Head, Launch, Product, Walk
+from ..records import LINE, Copy, Head, Launch, Product, Walk
 from . import compiler, threads
 from .bindings import WORKSPACE, Bindings, N, Spot, Where, aligned
-from .parts import Part
+from .choices import Sized
+from .slabs import Slab
 from .workspace import Workspace
 
-CHUNK_BYTES = 1 << 18  # bytes of rows of a product that stay in the second cache
-FEW_BYTES = 3 << 18  # below this, rows are not cut into chunks: reading all panels again would cost more
-FEW_TILES = 4  # tiles of rows that a thread takes at a time, at least: then it reads the panels less often
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
-# Of a sum over all rows: columns of the two factors that are packed at once, at most. They stay in the second cache.
-MOST_COLUMNS, MOST_ROWS = 256, 224
 
 
 class ByTorch(NamedTuple):
@@ -36,13 +30,12 @@ class ByTorch(NamedTuple):
     end: int = 0
 
 
-class Side(NamedTuple):
-    """A factor of a sum over all rows, and its place for the result."""
+class Run(NamedTuple):
+    """Some columns of A. A row of A may be in several places."""
 
-    a: Where
+    row: int  # numbers from row to row
     columns: int
-    c: Where
-    in_parts: bool  # its rows are
+    where: Where | None = None  # if not, the span says where it is
 
 
 class Block:
@@ -84,31 +77,24 @@ class Chain(Block):
 
 
 class Program(Block):
-    """One layer: layer.py writes walks, products and copies, then calls `finish`."""
+    """One layer: layer.py writes walks, products and copies, then `finish` is called."""
 
     def __init__(
-        self,
-        form: Form,
-        bindings: Bindings,
-        find: Callable[[Where], Spot],
-        *,
-        layer: int,
-        count: int,
-        walks: int,
-        parts: int,
-        back: bool,
+        self, sized: Sized, bindings: Bindings, find: Callable[[Where], Spot], count: int, *, back: bool
     ) -> None:
-        self.form, self.bindings, self.find, self.layer, self.count = form, bindings, find, layer, count
-        self.parts, self.back, self.ragged = parts, back, "starts" in bindings.numbers
-        self.shared, self.functions = compiler.shared(), compiler.functions(form)
-        self.walks = [Launch.SIZE + d * Walk.SIZE for d in range(walks)]
-        self.words = [0] * (Launch.SIZE + walks * Walk.SIZE)
+        self.sized, self.key, self.form, self.bindings, self.find = sized, sized.key, sized.form, bindings, find
+        self.count, self.back, self.target = count, back, sized.form.target
+        self.threads_each = count if sized.slab_count == 1 else 1  # that compute a product of a whole sequence
+        self.shared, self.functions = compiler.shared(), compiler.functions(self.form)
+        self.walks = {Launch.SIZE + k * Walk.SIZE: slab for k, slab in enumerate(sized.slabs)}  # where each begins
+        self.words = [0] * (Launch.SIZE + len(self.walks) * Walk.SIZE)
         self.products: list[int] = []
-        self.copies: list[tuple[bool, Spot, Spot, Spot, Spot | int, int]] = []  # after?, then the words of a Copy
+        self.arrays: list[tuple[int, Sequence[int]]] = []  # will be behind the records; the word of its address
         self.whole = 0  # the number of the first product over a whole sequence
         self.slots, self.inner = [], []
-        self.workspace = Workspace(count, walks, parts, form.target.size)
-        self.partial: dict[Where, tuple[int, int]] = {}  # sums over parts: numbers, and the word of the first part
+        self.workspace = Workspace(count, len(self.walks), sized.slab_count, self.target.size)
+        self.packed: dict[tuple[str, int], int] = {}  # name of panels, direction -> the product that packs them
+        self.partial: dict[Where, tuple[int, int]] = {}  # sums over slabs: numbers, and the word of the first slab
         self.by_torch: list[ByTorch] = []
 
     # --- writing it
@@ -119,7 +105,7 @@ class Program(Block):
             self.words[at + getattr(record, name)] = value
 
     def bind(self, word: int, spot: Spot) -> None:
-        size = self.form.target.size
+        size = self.target.size
         self.slots.append((word, spot.binding, spot.numbers * size, spot.per_row * size))
 
     def point(self, word: int, where: Where) -> None:
@@ -127,14 +113,18 @@ class Program(Block):
 
     def size(self, word: int, name: str, value: int) -> None:
         """It stays the same, or is bound at each call of a ragged batch."""
-        if self.ragged:
+        if self.key.ragged:
             self.bind(word, Spot(self.bindings.numbers[name]))
         else:
             self.words[word] = value
 
-    def reserve(self, word: int, numbers: int, part: Part | None = None) -> None:
-        """Memory for the time of the call; the word will be its address. part: whose thread alone uses it"""
-        self.workspace.reserve(word, numbers, 0 if part is None or self.parts == 1 else 1 + self.walk_of(part))
+    def reserve(self, word: int, numbers: int, slab: Slab | None = None) -> None:
+        """Memory for the time of the call; the word will be its address. slab: whose thread alone uses it"""
+        self.workspace.reserve(word, numbers, 0 if slab is None else 1 + self.walk_of(slab))
+
+    def walk_of(self, slab: Slab) -> int:
+        """The number of its walk, whose thread computes its products; -1 if there is one slab: then all threads do."""
+        return self.sized.slabs.index(slab) if self.sized.slab_count > 1 else -1
 
     def new_product(self) -> int:
         """Where its record begins."""
@@ -142,254 +132,142 @@ class Program(Block):
         self.words += [0] * Product.SIZE
         return self.products[-1]
 
-    def product(
-        self, factor: Where, *, each: int, columns: int, depth: int, row: int, transposed: bool, owner: int | None
-    ) -> int:
-        """row: numbers per row of the factor. owner: the walk that it is part of; None for a whole sequence."""
-        at, target = self.new_product(), self.form.target
+    def product(self, factor: Where, runs: Sequence[Run], *, columns: int, row: int, each: int = 1) -> int:
+        """With the factor, of `row` numbers per row, or forward with its transpose. each: panels per block"""
+        at, target, functions = self.new_product(), self.target, self.functions
+        line, depth = target.width * target.size, sum(run.columns for run in runs)
+        # If rows are whole pages apart, all of a column are in one set of the first cache. A tile of more rows than
+        # that set has lines would find none of them there.
+        is_crowded = any(run.row * target.size % SET == 0 for run in runs)
         self.set(
             at,
             NUMBER=target.size,
             WIDTH=target.width,
             TILE_ROWS=target.rows,
-            MOST_ROWS=target.rows,
+            LINE=line,
+            SLOT=target.rows * line,
+            MOST_ROWS=min(target.rows, WAYS) if is_crowded else target.rows,
             LANES=target.lanes if target.vectors > 1 else 0,
             ROW_CHUNK=target.chunk,
-            TILE=self.functions["plait_product"],
-            TILE_ON=self.functions["plait_product_on"],
+            TILE=functions["plait_product"],
+            TILE_ON=functions["plait_product_on"],
             MULTIPLY_ROWS=self.shared["plait_rows"],
             EACH=each,
             COLUMNS=columns,
             DEPTH=depth,
+            STRIDE=(depth + 1) * line,
             FACTOR_ROW=row * target.size,
-            TRANSPOSED=transposed,
-            PACK=self.functions["plait_pack_transposed" if transposed else "plait_pack_columns"],
+            TRANSPOSED=not self.back,
+            PACK=functions["plait_pack_columns" if self.back else "plait_pack_transposed"],
+            STORE=functions["plait_store"],
+            ADD=functions["plait_add"],
+            ADD_BIAS=functions["plait_add_bias"],
+            RUNS=len(runs),
         )
-        self.inner.append((at + Product.OWNER, 8 * (at if owner is None else owner)))
+        self.words[at + Product.GATE : at + Product.GATE + each] = range(each)
         self.point(at + Product.FACTOR, factor)
-        if owner is None:
-            self.set(at, STORE=self.functions["plait_store"], ADD=self.functions["plait_add"])
-        else:
-            self.whole = len(self.products)
+        for k, run in enumerate(runs):
+            word = at + k * Product.RUN_SIZE
+            self.words[word + Product.RUN_ROW] = run.row * target.size
+            self.words[word + Product.RUN_COLUMNS] = run.columns
+            if run.where is not None:
+                self.point(word + Product.RUN, run.where)
         return at
 
-    def panels(self, at: int, pinned: str | None, *, direction: int, same: int | None = None) -> None:
-        """Where the panels of a product are: in memory that outlives the call, or in the workspace.
+    def give_to(self, walk: int, word: int, at: int) -> None:
+        """Makes a product one of a walk, which finds it by that word."""
+        columns, each, target = self.words[at + Product.COLUMNS], self.words[at + Product.EACH], self.target
+        self.inner += [(at + Product.OWNER, 8 * walk), (walk + word, 8 * at)]
+        self.whole = len(self.products)
+        left = columns % target.width
+        self.set(at, JOINED=left if left <= target.most_joined(each) else 0)
+        if target.apart:
+            blocks = -(-columns // target.width)
+            self.reserve(at + Product.APART, self.key.B * target.rows * blocks * each * target.width)
 
-        pinned: the name of those that outlive it; whether they are packed already is bound at each call.
-        same: those of another product, which packs them
+    def panels(self, at: int, name: str, d: int) -> None:
+        """Where the panels of a product are: in the workspace, where slabs share those that the first one packs. Pinned
+        ones are in memory that outlives the call, and whether they are packed already is bound at each call.
         """
-        words, width = self.words, self.form.target.width
-        if pinned is not None:
-            self.point(at + Product.PANELS, Where(direction, pinned))
-            self.point(at + Product.READY, Where(direction, f"{pinned} ready"))
-        elif same is not None:
-            self.workspace.again(at + Product.PANELS, same + Product.PANELS)
+        words, first = self.words, self.packed.setdefault((name, d), at)
+        if self.key.pinned:
+            self.point(at + Product.PANELS, Where(d, name))
+            self.point(at + Product.READY, Where(d, f"{name} ready"))
+        elif first != at:
+            self.workspace.again(at + Product.PANELS, first + Product.PANELS)
             self.set(at, READY=1)
         else:
-            blocks = -(-words[at + Product.COLUMNS] // width) * words[at + Product.EACH]
-            self.reserve(at + Product.PANELS, blocks * (words[at + Product.DEPTH] + 1) * width)
+            blocks = -(-words[at + Product.COLUMNS] // self.target.width)
+            size = blocks * words[at + Product.EACH] * words[at + Product.STRIDE]
+            self.reserve(at + Product.PANELS, size // self.target.size)
 
-    def run_of(self, at: int, row: int, columns: int, where: Where | None = None) -> None:
-        """Adds a run of A, of `row` numbers per row. Without a place, the span says where it is.
-
-        If rows are whole pages apart, all of a column are in one set of the first cache. A tile of more rows than that
-        set has lines would find none of them there.
-        """
-        k, target = self.words[at + Product.RUNS], self.form.target
-        self.set(at, RUNS=k + 1)
-        if row * target.size % SET == 0:
-            self.set(at, MOST_ROWS=min(target.rows, WAYS))
-        at += k * Product.RUN_SIZE
-        self.words[at + Product.RUN_ROW], self.words[at + Product.RUN_COLUMNS] = row * target.size, columns
-        if where is not None:
-            self.point(at + Product.RUN, where)
-
-    def multiply(
-        self,
-        a: Where,
-        b: Where,
-        c: Where,
-        shape: tuple[int, int, int],
-        *,
-        transposed: bool,
-        round: int,
-        part: Part,
-        in_parts: bool = False,
-    ) -> int:
-        """C = A B, or C += A B in later rounds. If transposed, B is stored as (N, K). in_parts: the rows of C are"""
-        M, N, K = shape
-        target = self.form.target
-        row = K if transposed else N
-        at = self.product(b, each=1, columns=N, depth=K, row=row, transposed=transposed, owner=None)
-        self.run_of(at, K, K, a)
-        c_row = N * target.size
-        self.set(at, C_ROW=c_row, C_SKIP=part.skipped(in_parts) * c_row, STEP=part.B)
-        self.set(at, ROUND=round, OF_WALK=self.walk_of(part))
-        self.size(at + Product.M, "N", M)
-        self.size(
-            at + Product.CHUNK, f"chunk.{self.layer}", rows_at_once(target.rows, self.threads_each, M, K * target.size)
-        )
-        self.point(at + Product.C, c)
-        return at
-
-    def outer(
-        self,
-        b: Where,
-        columns: int,
-        stride: int,
-        K: int,
-        sides: Sequence[Side],
-        sums: Sequence[Where],
-        part: Part,
-        round: int,
-    ) -> None:
-        """C = B' A for each side, and the sums of the K rows of B, each of `stride` numbers. The results of parts are
-        added up in the last round.
-        """
-        target = self.form.target
-        at = self.product(b, each=1, columns=columns, depth=0, row=stride, transposed=False, owner=None)
-        self.size(at + Product.DEPTH, "N", K)
-        for k, side in enumerate(sides):
-            self.run_of(at, side.columns, side.columns, side.a)
-            self.words[at + Product.SIDE_SKIP + k] = part.skipped(side.in_parts) * side.columns * target.size
-            self.result(at + Product.C + k, side.c, columns * side.columns, part)
-        for k, total in enumerate(sums):
-            self.result(at + Product.SUMS + k, total, columns, part)
-        blocks, tiles = -(-columns // target.width), sum(-(-side.columns // target.rows) for side in sides)
-        groups, count = -(-columns // MOST_COLUMNS), self.threads_each
-        groups = min(blocks, -(-groups // count) * count)
-        chunks = min(max(1, tiles), max(-(-tiles * target.rows // MOST_ROWS), -(-count // groups)))
-        self.set(
-            at,
-            OF_WALK=self.walk_of(part),
-            ROUND=round,
-            STEP=part.B,
-            OUTER=1,
-            M=tiles,
-            GROUPS=groups,
-            CHUNKS=chunks,
-            PACK_SIDE=self.functions["plait_pack_side"],
-            WRITE=self.functions["plait_write"],
-            ONE=bits_of(target.double, 1),
-        )
-        most, some = -(-blocks // groups), -(-tiles // chunks)
-        panels = most * (PIECE + 1) * target.width
-        packed = some * (PIECE * target.rows + target.width)
-        size = LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width
-        self.workspace.reserve_sums(size)
-
-    @property
-    def threads_each(self) -> int:
-        """How many threads compute a product of a whole sequence."""
-        return self.count if self.parts == 1 else 1
-
-    def walk_of(self, part: Part) -> int:
-        """The number of its walk, whose thread computes its products; -1 if there is one part: then all threads do."""
-        return part.number * (len(self.walks) // self.parts) + part.direction if self.parts > 1 else -1
-
-    def result(self, word: int, where: Where, numbers: int, part: Part) -> None:
-        """A place for that many numbers. If there are several parts, each has its own in the workspace."""
-        if self.parts == 1:
+    def result(self, word: int, where: Where, numbers: int, slab: Slab) -> None:
+        """A place for that many numbers. If there are several slabs, each has its own in the workspace."""
+        if self.sized.slab_count == 1:
             self.point(word, where)
         else:
-            self.reserve(word, numbers, part)
+            self.reserve(word, numbers, slab)
             self.partial.setdefault(where, (numbers, word))
-
-    def add_totals(self) -> None:
-        """Sums over parts, in a round of their own after all others."""
-        last = 1 + max((self.words[at + Product.ROUND] for at in self.products), default=0)
-        for where, (numbers, word) in self.partial.items():
-            at = self.new_product()
-            self.set(at, NUMBER=self.form.target.size, TOTAL=self.parts, M=numbers, ROUND=last, OF_WALK=-1)
-            self.set(at, ADD_BIAS=self.functions["plait_add_bias"])
-            self.point(at + Product.C, where)
-            self.workspace.again(at + Product.PARTIAL, word)
 
     def copy(self, to: Spot, origin: Spot, index: str, rows: str | int, width: int, *, after: bool = False) -> None:
         """Rows of `width` numbers that are copied before the walks, or after all else. index: the binding that says for
         each row of `to` which one of `origin` it is; rows: how many, or the binding that says so
         """
-        numbers = self.bindings.numbers
-        count = rows if isinstance(rows, int) else Spot(numbers[rows])
-        self.copies.append((after, to, origin, Spot(numbers[index]), count, width * self.form.target.size))
+        at, numbers = len(self.words), self.bindings.numbers
+        if not self.words[Launch.COPIES]:
+            self.inner.append((Launch.FIRST_COPY, 8 * at))
+        self.words[Launch.COPIES] += 1
+        self.words += [0] * Copy.SIZE
+        self.words[at + Copy.ROW], self.words[at + Copy.AFTER] = width * self.target.size, after
+        for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, Spot(numbers[index]))):
+            self.bind(at + word, spot)
+        if isinstance(rows, int):
+            self.words[at + Copy.ROWS] = rows
+        else:
+            self.bind(at + Copy.ROWS, Spot(numbers[rows]))
 
-    def add_copies(self) -> None:
-        self.copies.sort(key=lambda copy: copy[0])
-        self.words[Launch.COPIES_AFTER] = after = sum(copy[0] for copy in self.copies)
-        self.words[Launch.COPIES] = len(self.copies) - after
-        self.inner.append((Launch.FIRST_COPY, 8 * len(self.words)))
-        for _, to, origin, index, rows, width in self.copies:
-            at = len(self.words)
-            self.words += [0] * Copy.SIZE
-            self.words[at + Copy.ROW] = width
-            for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, index), (Copy.ROWS, rows)):
-                if isinstance(spot, int):
-                    self.words[at + word] = spot
-                else:
-                    self.bind(at + word, spot)
-
-    def unite(self, walk: int) -> None:
-        """Lets the walk compute the last product, step by step."""
-        self.set(self.products[-1], UNITED=1)
-        self.inner.append((walk + Walk.WITHIN, 8 * self.products[-1]))
+    def add_totals(self) -> None:
+        """The last products: sums over slabs, in a round of their own."""
+        last = 1 + max((self.words[at + Product.ROUND] for at in self.products), default=0)
+        for where, (numbers, word) in self.partial.items():
+            at = self.new_product()
+            self.set(at, NUMBER=self.target.size, TOTAL=self.sized.slab_count, M=numbers, ROUND=last, OF_WALK=-1)
+            self.set(at, ADD_BIAS=self.functions["plait_add_bias"], READY=1)
+            self.point(at + Product.C, where)
+            self.workspace.again(at + Product.PARTIAL, word)
 
     def finish(self, bounds: Sequence[int], by_units: bool) -> None:
         """bounds: of the slices of the batch. For a ragged one only their number counts: it binds them at each call."""
-        assert self.parts == 1 or not (by_units or self.by_torch), "only a launch that computes all can be in parts"
-        self.add_totals()
-        self.add_copies()
-        words = self.words
+        has_slabs = self.sized.slab_count > 1
+        assert not (has_slabs and (by_units or self.by_torch)), "only a launch that computes all can be in slabs"
+        words, slices = self.words, len(bounds) - 1
         words[Launch.WALKS], words[Launch.PRODUCTS] = len(self.walks), len(self.products)
         words[Launch.WHOLE] = self.whole
-        words[Launch.SLICES], words[Launch.BY_UNITS] = len(bounds) - 1, by_units
-        words[Launch.ROUNDS] = 1 + max(words[at + Product.ROUND] for at in self.products)
-        words[Launch.TEAM], words[Launch.WHO] = threads.team_size(), threads.thread_number()
-        words[Launch.YIELD] = threads.sched_yield()
+        words[Launch.SLICES], words[Launch.BY_UNITS] = slices, by_units
+        words[Launch.ROUNDS] = rounds = 1 + max(words[at + Product.ROUND] for at in self.products)
+        words[Launch.TEAM], words[Launch.WHO], words[Launch.YIELD] = threads.team_functions()
         words[Launch.BACK], words[Launch.MULTIPLY] = self.back, self.shared["plait_multiply"]
-        self.inner += [(Launch.FIRST_WALK, 8 * self.walks[0]), (Launch.FIRST_PRODUCT, 8 * self.products[0])]
-        if self.ragged:
-            self.size(Launch.SLICE_BOUNDS, f"bounds.{self.layer}", 0)
-        else:
-            self.inner.append((Launch.SLICE_BOUNDS, 8 * len(words)))
-            words += bounds
-        self.inner.append((Launch.CLAIMS, 8 * len(words)))
-        words[Launch.OWN] = own = len(self.walks) if self.parts > 1 else 0
-        words += [0] * (len(self.walks) * (len(bounds) - 1) + words[Launch.ROUNDS] * own)
+        words[Launch.OWN] = own = len(self.walks) if has_slabs else 0
         words[Launch.THREADS] = self.count
-        self.inner.append((Launch.WORKSPACE_CLAIMS, 8 * len(words)))
-        words += [0] * self.count
+        self.inner += [(Launch.FIRST_WALK, 8 * Launch.SIZE), (Launch.FIRST_PRODUCT, 8 * self.products[0])]
+        if self.key.ragged:
+            self.size(Launch.SLICE_BOUNDS, f"bounds.{self.sized.number}", 0)
+        else:
+            self.arrays.append((Launch.SLICE_BOUNDS, bounds))
+        self.arrays.append((Launch.CLAIMS, [0] * (len(self.walks) * slices + rounds * own)))
+        self.arrays.append((Launch.WORKSPACE_CLAIMS, [0] * self.count))
+        for word, values in self.arrays:
+            self.inner.append((word, 8 * len(words)))
+            words += values
         words += [0] * (-len(words) % LINE)
-        self.lay_out()
-        self.seal()
-
-    def lay_out(self) -> None:
-        """The block comes first in the workspace, then the areas."""
-        words, workspace, size = self.words, self.workspace, self.form.target.size
+        # the block comes first in the workspace, then the areas
+        workspace, size = self.workspace, self.target.size
         self.head = aligned(-(-len(words) * 8 // size)) * size
         places, threads_at = workspace.lay_out(self.head)
-        self.slots += [(word, WORKSPACE, at, 0) for word, at in places]
+        self.slots += [(word, WORKSPACE, at, 0) for word, at in [*places, (Launch.WORKSPACE, threads_at)]]
         for at in self.products:
             if words[at + Product.TOTAL]:
-                words[at + Product.PARTIAL_SIZE] = len(self.walks) // self.parts * workspace.of_walk
+                words[at + Product.PARTIAL_SIZE] = self.key.D * workspace.of_walk
         words[Launch.WORKSPACE_SIZE] = workspace.of_thread
-        self.slots.append((Launch.WORKSPACE, WORKSPACE, threads_at, 0))
         self.bytes = threads_at + self.count * workspace.of_thread
-
-
-def bits_of(double: bool, number: int) -> int:
-    """A word that is that number, or twice that number if numbers are short."""
-    word: int = unpack("=q", pack("=d", number) if double else pack("=2f", number, number))[0]
-    return word
-
-
-def rows_at_once(tile: int, threads: int, M: int, row: int) -> int:
-    """How many of M rows, of `row` bytes each, are multiplied with a panel at a time. Each time all panels are read
-    once. The rows stay in cache. Threads share the work evenly if there are some pieces for each. tile: its rows
-    """
-    share = -(-M // threads)
-    if threads > 1:
-        share = max(-(-share // 4), min(share, FEW_TILES * tile))
-    if share * row <= FEW_BYTES:
-        return max(tile, share)
-    return max(1, CHUNK_BYTES // (row * tile)) * tile
+        self.seal()

@@ -28,12 +28,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Place(ctypes.Structure):
-    """What dladdr says about an address."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in ("file", "base", "symbol", "address")]
-
-
 class OpenMP:
     """One OpenMP runtime of this process: its entry points, and the file that has them."""
 
@@ -43,9 +37,9 @@ class OpenMP:
         self.number = address_of(library.omp_get_thread_num)
         self.inside = library.omp_in_parallel
         self.set_threads = library.omp_set_num_threads
-        place = Place()
-        ctypes.CDLL(None).dladdr(ctypes.c_void_p(self.parallel), ctypes.byref(place))
-        self.path = os.fsdecode(ctypes.string_at(place.file)) if place.file else "unknown"
+        found = (ctypes.c_void_p * 4)()  # by dladdr: its file first
+        ctypes.CDLL(None).dladdr(ctypes.c_void_p(self.parallel), found)
+        self.path = os.fsdecode(ctypes.string_at(found[0])) if found[0] else "unknown"
 
     def is_torchs(self) -> bool:
         """Whether torch reports the number of threads that we set in this runtime."""
@@ -90,18 +84,12 @@ def sched_yield() -> int:
     return address_of(ctypes.CDLL(None).sched_yield) if sys.platform != "win32" else 0
 
 
-def team_size() -> int:
-    """Address of the function that returns the real size of the team."""
-    omp = openmp()
-    return 0 if omp is None else omp.team_size
-
-
-def thread_number() -> int:
-    """Address of the function that returns the number of a thread in its team. In most teams of one caller a
-    number is the same thread: it still has in its cache what it used last.
+def team_functions() -> tuple[int, int, int]:
+    """Addresses of what a kernel calls: the real size of the team; the number of a thread in it, which in most teams of
+    one caller is the same thread, with what it used last in its cache; and a function that yields the core.
     """
     omp = openmp()
-    return 0 if omp is None else omp.number
+    return (0, 0, sched_yield()) if omp is None else (omp.team_size, omp.number, sched_yield())
 
 
 @cache

@@ -6,9 +6,10 @@ from .machine import Int, compiled, copy, get, ticket, wait, zero
 ROWS = 32  # rows that a thread takes at a time
 
 
-@compiled(1, Int)
-def pieces(record):
-    return (get(record, Copy.ROWS) + ROWS - 1) // ROWS
+@compiled(2, Int)
+def pieces(record, after):
+    """How many there are before the walks, or after all else."""
+    return (get(record, Copy.ROWS) + ROWS - 1) // ROWS if get(record, Copy.AFTER) == after else 0
 
 
 @compiled(2)
@@ -25,14 +26,13 @@ def copy_piece(record, piece):
 @compiled(1)
 def copy_results(launch):
     """The copies that come after all else. A thread that is free takes the next piece."""
-    first, last = get(launch, Launch.COPIES), get(launch, Launch.COPIES) + get(launch, Launch.COPIES_AFTER)
-    for k in range(first, last):
+    for k in range(get(launch, Launch.COPIES)):
         record = get(launch, Launch.FIRST_COPY) + k * Copy.SIZE * 8
         item = ticket(record, Copy.TAKEN)
-        while item < pieces(record):
+        while item < pieces(record, 1):
             copy_piece(record, item)
             ticket(record, Copy.DONE)
             item = ticket(record, Copy.TAKEN)
-    for k in range(first, last):
+    for k in range(get(launch, Launch.COPIES)):
         record = get(launch, Launch.FIRST_COPY) + k * Copy.SIZE * 8
-        wait(launch, record, Copy.DONE, pieces(record))
+        wait(launch, record, Copy.DONE, pieces(record, 1))

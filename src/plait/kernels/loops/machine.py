@@ -7,7 +7,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, typeof_impl
 
-from ..emit.target import I32, I64, IS_X86
+from ..emit.target import I32, I64, IS_X86, VOID, i64
+from ..emit.vectors import intrinsic as call_intrinsic
+from ..emit.vectors import prefetch as emit_prefetch
 from ..records import Launch, RecordType
 
 Int = types.intp
@@ -59,24 +61,17 @@ def _calling(arguments: int, kind: ir.Type, returns: bool) -> Any:
 get = emitted(2, lambda build, *at: build.load(word_at(build, *at)), returns=True)
 put = emitted(3, lambda build, address, index, value: build.store(value, word_at(build, address, index)))
 # ticket: adds 1 to a counter -> its value before, which no other thread gets. look: the value of a counter
-ticket = emitted(
-    2, lambda build, *at: build.atomic_rmw("add", word_at(build, *at), ir.Constant(I64, 1), "seq_cst"), returns=True
-)
+ticket = emitted(2, lambda build, *at: build.atomic_rmw("add", word_at(build, *at), i64(1), "seq_cst"), returns=True)
 look = emitted(2, lambda build, *at: build.load_atomic(word_at(build, *at), "acquire", 8), returns=True)
 copy = emitted(
     3, lambda build, to, origin, size: cgutils.raw_memcpy(build, _byte(build, to), _byte(build, origin), size, 1)
 )
 zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
 call0 = _calling(0, I32, True)  # int f(void)
-call1, call2, call4, call6, call9 = (_calling(count, ir.VoidType(), False) for count in (1, 2, 4, 6, 9))
+call1, call2, call4, call6, call9 = (_calling(count, VOID, False) for count in (1, 2, 4, 6, 9))
 
 
-def _prefetch(build: ir.IRBuilder, address: ir.Value) -> None:
-    reads, near, data = (ir.Constant(I32, k) for k in (0, 2, 1))  # into the second cache
-    _intrinsic(build, "llvm.prefetch.p0", _byte(build, address), reads, near, data)
-
-
-prefetch = emitted(1, _prefetch)
+prefetch = emitted(1, lambda build, address: emit_prefetch(build, address, to_write=False, near=2))
 
 
 def _byte(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
@@ -95,23 +90,18 @@ def memory(words: int) -> Any:
     return emitted(0, emit, returns=True)
 
 
-def _intrinsic(build: ir.IRBuilder, name: str, *args: ir.Value) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
-    build.call(cgutils.get_or_insert_function(build.module, kind, name), args)
-
-
-pause = emitted(0, lambda build: _intrinsic(build, "llvm.x86.sse2.pause") if IS_X86 else None)
+pause = emitted(0, lambda build: call_intrinsic(build, "llvm.x86.sse2.pause", VOID) if IS_X86 else None)
 FLUSH = 0x8040  # x86: results (0x8000) and arguments (0x0040) that are denormal count as zero
 
 
 def _flush(build: ir.IRBuilder) -> ir.Value:
     if not IS_X86:
-        return ir.Constant(I64, 0)
+        return i64(0)
     mode = build.alloca(I32)
-    _intrinsic(build, "llvm.x86.sse.stmxcsr", mode)
+    call_intrinsic(build, "llvm.x86.sse.stmxcsr", VOID, mode)
     before = build.load(mode)
     build.store(build.or_(before, ir.Constant(I32, FLUSH)), mode)
-    _intrinsic(build, "llvm.x86.sse.ldmxcsr", mode)
+    call_intrinsic(build, "llvm.x86.sse.ldmxcsr", VOID, mode)
     return build.zext(before, I64)
 
 
@@ -119,7 +109,7 @@ def _restore(build: ir.IRBuilder, before: ir.Value) -> None:
     if IS_X86:
         mode = build.alloca(I32)
         build.store(build.trunc(before, I32), mode)
-        _intrinsic(build, "llvm.x86.sse.ldmxcsr", mode)
+        call_intrinsic(build, "llvm.x86.sse.ldmxcsr", VOID, mode)
 
 
 flush_denormals = emitted(0, _flush, returns=True)  # -> the mode before. It changes nothing if this is not x86.

@@ -11,65 +11,50 @@ def blocks(product, columns):
 
 
 @compiled(7)
-def pack(product, function, panel, origin, stride, depth, units):
-    """One panel: a line of zeros that the sums start from, then the weights."""
-    line = get(product, Product.WIDTH) * get(product, Product.NUMBER)
-    zero(panel, line)
-    if depth:
-        call6(function, panel + line, origin, stride, depth, units, 0)
-
-
-@compiled(7)
-def pack_gate(product, panel, each, column, units, at, joined):
-    """One panel of R, of W, or of R and then W. The sums start from the biases of those that it has.
+def pack_panel(product, panel, each, column, units, at, joined):
+    """One panel of B, or of R and then W if both are folded. The sums start from the biases of those that it has.
 
     If it is joined with others, it is the columns from `at` bytes on, and the rest of the panel is there already.
     """
-    SIZE, line = get(product, Product.NUMBER), get(product, Product.WIDTH) * get(product, Product.NUMBER)
-    function, add, to = get(product, Product.PACK), get(product, Product.ADD_BIAS), panel + line + at
-    P, separate = get(product, Product.RUN_COLUMNS), get(product, Product.SEPARATE)
+    SIZE, line = get(product, Product.NUMBER), get(product, Product.LINE)
+    function, row, to = get(product, Product.PACK), get(product, Product.FACTOR_ROW), panel + line + at
+    separate, folded = get(product, Product.SEPARATE), get(product, Product.FOLDED)
+    of_w = get(product, Product.RUN_COLUMNS + Product.RUN_SIZE) if folded else 0
+    depth = get(product, Product.DEPTH) - of_w
     if not joined:
         zero(panel, line)
     if each < get(product, Product.EACH) - separate:
-        row = get(product, Product.FACTOR_ROW)
+        origin = get(product, Product.FACTOR) + column * (row if get(product, Product.TRANSPOSED) else SIZE)
         if not get(product, Product.IDLE):
-            call6(function, to, get(product, Product.FACTOR) + column * row, row, P, units, joined)
+            call6(function, to, origin, row, depth, units, joined)
         if get(product, Product.BIAS):
-            call6(add, panel + at, get(product, Product.BIAS) + column * SIZE, units, 0, 0, 0)
-    if each >= separate and get(product, Product.FOLDED):
-        row, I = get(product, Product.W_ROW), get(product, Product.RUN_COLUMNS + Product.RUN_SIZE)
-        if each < get(product, Product.EACH) - separate:
-            to += P * line
-        call6(function, to, get(product, Product.W) + column * row, row, I, units, joined)
+            copy(panel + at, get(product, Product.BIAS) + column * SIZE, units * SIZE)
+        to += depth * line
+    if each >= separate and folded:
+        row = get(product, Product.W_ROW)
+        call6(function, to, get(product, Product.W) + column * row, row, of_w, units, joined)
         if get(product, Product.W_BIAS):
-            call6(add, panel + at, get(product, Product.W_BIAS) + column * SIZE, units, 0, 0, 0)
+            bias = get(product, Product.W_BIAS) + column * SIZE
+            call6(get(product, Product.ADD_BIAS), panel + at, bias, units, 0, 0, 0)
 
 
 @compiled(2)
 def pack_block(product, block):
     """Packs all panels of a block."""
-    SIZE, WIDTH, DEPTH = get(product, Product.NUMBER), get(product, Product.WIDTH), get(product, Product.DEPTH)
-    EACH, COLUMNS, row = get(product, Product.EACH), get(product, Product.COLUMNS), get(product, Product.FACTOR_ROW)
-    units, depth = min(WIDTH, COLUMNS - block * WIDTH), 0 if get(product, Product.IDLE) else DEPTH
-    stride, joined = (DEPTH + 1) * WIDTH * SIZE, 1 if units == get(product, Product.JOINED) else 0
+    WIDTH, COLUMNS, EACH = get(product, Product.WIDTH), get(product, Product.COLUMNS), get(product, Product.EACH)
+    units, stride = min(WIDTH, COLUMNS - block * WIDTH), get(product, Product.STRIDE)
+    joined = units == get(product, Product.JOINED)
     panel = get(product, Product.PANELS) + block * EACH * stride
     if joined:
         zero(panel, stride)
     for each in range(EACH):
         column = get(product, Product.GATE + each) * COLUMNS + block * WIDTH
         if joined:
-            pack_gate(product, panel, each, column, units, each * units * SIZE, 1)
-        elif get(product, Product.FOLDED):
-            pack_gate(product, panel + each * stride, each, column, units, 0, 0)
+            pack_panel(product, panel, each, column, units, each * units * get(product, Product.NUMBER), 1)
         else:
-            origin = get(product, Product.FACTOR) + column * (row if get(product, Product.TRANSPOSED) else SIZE)
-            pack(product, get(product, Product.PACK), panel + each * stride, origin, row, depth, units)
-            if get(product, Product.BIAS):
-                copy(panel + each * stride, get(product, Product.BIAS) + column * SIZE, units * SIZE)
+            pack_panel(product, panel + each * stride, each, column, units, 0, 0)
 
 
 @compiled(1, Int)
 def blocks_to_pack(product):
-    if get(product, Product.OUTER) or get(product, Product.TOTAL) or get(product, Product.READY):
-        return 0
-    return blocks(product, get(product, Product.COLUMNS))
+    return 0 if get(product, Product.READY) else blocks(product, get(product, Product.COLUMNS))

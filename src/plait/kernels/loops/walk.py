@@ -37,7 +37,7 @@ from .machine import (
     zero,
 )
 from .packing import blocks, blocks_to_pack, pack_block
-from .products import new_span, rows, rows_of_whole
+from .products import new_span, rows, rows_of_whole, set_blocks
 
 
 @compiled(2, Int)
@@ -55,58 +55,34 @@ def live(walk, t, lo, hi):
 
 
 @compiled(2, Int)
-def width_of(walk, state):
-    return get(walk, Walk.P) if state == 0 else get(walk, Walk.H)
+def row_size(walk, state):
+    """Bytes of a row: of h it has P numbers, of other states H."""
+    return get(walk, Walk.H if state else Walk.P) * get(walk, Walk.NUMBER)
 
 
 @compiled(4)
 def states_at(walk, span, matrices, row):
     """Tells the span where the row is in the matrix of each state."""
     for k in range(get(walk, Walk.STATE_COUNT)):
-        place = get(walk, matrices + k) + row * width_of(walk, k) * get(walk, Walk.NUMBER)
-        put(span, Span.OLDS + k, place)
-
-
-@compiled(7)
-def set_rows(span, n, function, row, sequence, a, other):
-    """Tells the span to compute n rows, `row` and following, which start at address `a`. The function gets the results.
-
-    other: the number of the first row in the matrices of the other runs
-    """
-    put(span, Span.COUNT, n)
-    put(span, Span.FUNCTION, function)
-    put(span, Span.ROW, row)
-    put(span, Span.SEQUENCE, sequence)
-    put(span, Span.A, a)
-    put(span, Span.FROM, other)
-
-
-@compiled(3)
-def set_blocks(span, block, last):
-    """Tells the span to compute the blocks from `block` up to `last`, not included."""
-    put(span, Span.BLOCK, block)
-    put(span, Span.LAST, last)
+        put(span, Span.OLDS + k, get(walk, matrices + k) + row * row_size(walk, k))
 
 
 @compiled(6)
 def copy_last(walk, t, lo, hi, block, last):
     """Copies the states of the sequences that end with step t, in the units of some blocks, to the last states."""
     n, following = live(walk, t, lo, hi), live(walk, t - 1 if get(walk, Walk.REVERSE) else t + 1, lo, hi)
-    start, row = block * get(walk, Walk.WIDTH) * get(walk, Walk.NUMBER), first_row(walk, t) + lo
+    row, units = first_row(walk, t) + lo, get(walk, Walk.WIDTH) * get(walk, Walk.NUMBER)
     for k in range(get(walk, Walk.STATE_COUNT)):
-        stride = width_of(walk, k) * get(walk, Walk.NUMBER)
-        size = min(stride, last * get(walk, Walk.WIDTH) * get(walk, Walk.NUMBER)) - start
+        stride, start = row_size(walk, k), block * units
+        size = min(stride, last * units) - start
         for r in range(following, n):
-            copy(
-                get(walk, Walk.FINAL + k) + (lo + r) * stride + start,
-                get(walk, Walk.STATES + k) + (row + r) * stride + start,
-                size,
-            )
+            to, origin = get(walk, Walk.LAST + k) + start, get(walk, Walk.STATES + k) + start
+            copy(to + (lo + r) * stride, origin + (row + r) * stride, size)
 
 
 @compiled(2)
 def find_rows(walk, t):
-    """Tells the walk where the rows of the caller are, if it is a part that skips some."""
+    """Tells the walk where the rows of the caller are, if it is a slab that skips some."""
     skip = get(walk, Walk.ROWS_SKIP)
     if skip:
         put(walk, Walk.ROWS, get(walk, Walk.FIRST_ROWS) + t * skip)
@@ -127,36 +103,30 @@ def step_forward(walk, s, lo, hi, block, last):
     set_blocks(span, block, last)
     if m:
         states_at(walk, span, Walk.STATES, first_row(walk, before) + lo)
-        set_rows(span, m, function, row, lo, get(span, Span.OLDS), of_x)
-        rows(recurrent, span)
+        rows(recurrent, span, m, function, row, lo, get(span, Span.OLDS), of_x)
     if m < n:
         states_at(walk, span, Walk.INITIAL, lo + m)
         h = get(span, Span.OLDS) if get(walk, Walk.STATEFUL) else 0
-        set_rows(span, n - m, function, row + m, lo + m, h, of_x + m)
-        rows(recurrent, span)
+        rows(recurrent, span, n - m, function, row + m, lo + m, h, of_x + m)
     projection = get(walk, Walk.PROJECTION)
     if projection and n:
         every = blocks(projection, get(walk, Walk.P))
-        raw = get(walk, Walk.RAW) + row * get(walk, Walk.H) * get(walk, Walk.NUMBER)
-        set_rows(span, n, get(walk, Walk.PROJECT), row, lo, raw, 0)
+        raw = get(walk, Walk.RAW) + row * row_size(walk, 1)
         set_blocks(span, 0, every)
-        rows(projection, span)
+        rows(projection, span, n, get(walk, Walk.PROJECT), row, lo, raw, 0)
         last = max(last, every)
     copy_last(walk, t, lo, hi, block, last)
 
 
-@compiled(6)
-def rows_back(walk, span, n, function, from_row, sequence):
+@compiled(7)
+def rows_back(walk, span, n, function, row, from_row, sequence):
     """R' d_rh of n rows, `from_row` and following, for the function. If from_row is -1, d_rh is zero there.
 
-    Blocks, rows and old states are in the span.
+    Blocks and old states are in the span.
     """
     recurrent = get(walk, Walk.RECURRENT)
-    first, stride = get(recurrent, Product.RUN), get(recurrent, Product.RUN_ROW)
-    set_rows(
-        span, n, function, get(span, Span.ROW), sequence, first + from_row * stride if from_row >= 0 else 0, from_row
-    )
-    rows(recurrent, span)
+    a = get(recurrent, Product.RUN) + from_row * get(recurrent, Product.RUN_ROW) if from_row >= 0 else 0
+    rows(recurrent, span, n, function, row, sequence, a, from_row)
 
 
 @compiled(6)
@@ -168,8 +138,7 @@ def step_backward(walk, s, lo, hi, block, last):
     find_rows(walk, t)
     set_blocks(span, block, last)
     if n < known and get(walk, Walk.FINISH):  # these sequences started with the step after
-        put(span, Span.ROW, 0)
-        rows_back(walk, span, known - n, get(walk, Walk.ENDING), first_row(walk, after) + lo + n, lo + n)
+        rows_back(walk, span, known - n, get(walk, Walk.ENDING), 0, first_row(walk, after) + lo + n, lo + n)
     known, going_on = min(n, known), min(n, live(walk, before, lo, hi))
     r = 0
     while r < n:
@@ -182,13 +151,12 @@ def step_backward(walk, s, lo, hi, block, last):
         else:
             states_at(walk, span, Walk.INITIAL, lo + r)
         row, function = first_row(walk, t) + lo + r, get(walk, Walk.PROJECT if projection else Walk.POINTWISE)
-        put(span, Span.ROW, row)
-        rows_back(walk, span, end - r, function, first_row(walk, after) + lo + r if r < known else -1, lo + r)
+        from_row = first_row(walk, after) + lo + r if r < known else -1
+        rows_back(walk, span, end - r, function, row, from_row, lo + r)
         if projection:
-            a = get(walk, Walk.D_PROJECTED) + row * get(walk, Walk.P) * get(walk, Walk.NUMBER)
-            set_rows(span, end - r, get(walk, Walk.POINTWISE), row, lo + r, a, 0)
+            a = get(walk, Walk.D_PROJECTED) + row * row_size(walk, 0)
             set_blocks(span, 0, blocks(projection, get(walk, Walk.H)))
-            rows(projection, span)
+            rows(projection, span, end - r, get(walk, Walk.POINTWISE), row, lo + r, a, 0)
             set_blocks(span, block, last)
         r = end
     within = get(walk, Walk.WITHIN)
@@ -196,15 +164,13 @@ def step_backward(walk, s, lo, hi, block, last):
         rows_of_whole(within, first_row(walk, t) + lo, n, get(within, Product.STORE))
 
 
-@compiled(5)
-def end_backward(walk, lo, hi, block, last):
-    if get(walk, Walk.FINISH) and get(walk, Walk.T):
-        t = get(walk, Walk.T) - 1 if get(walk, Walk.REVERSE) else 0
-        n, span = live(walk, t, lo, hi), new_span()
-        if n:
-            set_blocks(span, block, last)
-            put(span, Span.ROW, 0)
-            rows_back(walk, span, n, get(walk, Walk.ENDING), first_row(walk, t) + lo, lo)
+@compiled(7)
+def step(walk, back, s, lo, hi, block, last):
+    """Step number s of the walk. The backward pass has one more: the end of all sequences that start at step 0."""
+    if back:
+        step_backward(walk, s, lo, hi, block, last)
+    else:
+        step_forward(walk, s, lo, hi, block, last)
 
 
 @compiled(2)
@@ -212,13 +178,13 @@ def start_values(walk, back):
     """Writes the states that the walk starts from, and zeros where sums begin."""
     for k in range(get(walk, Walk.STATE_COUNT)):
         given, to = get(walk, Walk.GIVEN + k), get(walk, (Walk.CARRY if back else Walk.INITIAL) + k)
-        size = get(walk, Walk.B) * width_of(walk, k) * get(walk, Walk.NUMBER)
+        size = get(walk, Walk.B) * row_size(walk, k)
         if given:
             copy(to, given, size)
         else:
             zero(to, size)
     for k in range(get(walk, Walk.PARAM_COUNT) if back else 0):
-        zero(get(walk, Walk.D_PARAM + k), get(walk, Walk.B) * get(walk, Walk.H) * get(walk, Walk.NUMBER))
+        zero(get(walk, Walk.D_PARAM + k), get(walk, Walk.B) * row_size(walk, 1))
 
 
 @compiled(2)
@@ -240,24 +206,13 @@ def make_ready(launch, back):
         passed += count
     for k in range(get(launch, Launch.COPIES)):
         record = get(launch, Launch.FIRST_COPY) + k * Copy.SIZE * 8
-        count = pieces(record)
+        count = pieces(record, 0)
         while item < passed + count:
             copy_piece(record, item - passed)
             ticket(launch, Launch.READY_DONE)
             item = ticket(launch, Launch.READY_TAKEN)
         passed += count
     wait(launch, launch, Launch.READY_DONE, passed)
-
-
-@compiled(6)
-def walk_steps(walk, back, lo, hi, block, last):
-    for s in range(get(walk, Walk.T)):
-        if back:
-            step_backward(walk, s, lo, hi, block, last)
-        else:
-            step_forward(walk, s, lo, hi, block, last)
-    if back:
-        end_backward(walk, lo, hi, block, last)
 
 
 @compiled(1, Int)
@@ -278,7 +233,8 @@ def walk_slices(launch, back, me):
         item = (me + k) % items
         if ticket(get(launch, Launch.CLAIMS), item) == 0:
             walk, place = first + item % walks * Walk.SIZE * 8, item // walks
-            walk_steps(walk, back, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
+            for s in range(get(walk, Walk.T) + back):
+                step(walk, back, s, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
             ticket(launch, Launch.SLICE_DONE)
     wait(launch, launch, Launch.SLICE_DONE, items)
 
@@ -289,36 +245,10 @@ def walk_units(launch, back, team):
     walks, first, stride = get(launch, Launch.WALKS), get(launch, Launch.FIRST_WALK), Walk.SIZE * 8
     every, me, hi = blocks_of(first), ticket(get(launch, Launch.CLAIMS), 0), get(first, Walk.B)
     block, last = every * me // team, every * (me + 1) // team
-    for s in range(get(first, Walk.T)):
+    for s in range(get(first, Walk.T) + back):
         for w in range(walks):
-            if back:
-                step_backward(first + w * stride, s, 0, hi, block, last)
-            else:
-                step_forward(first + w * stride, s, 0, hi, block, last)
+            step(first + w * stride, back, s, 0, hi, block, last)
         meet(launch, team, s + 1)
-    if back:
-        for w in range(walks):
-            end_backward(first + w * stride, 0, hi, block, last)
-        meet(launch, team, get(first, Walk.T) + 1)
-
-
-@compiled(1)
-def run_one(launch):
-    """The team may be smaller than requested, so its size is read here."""
-    back = get(launch, Launch.BACK)
-    team, me = 1, 0
-    if get(launch, Launch.ALONE) == 0:
-        team, me = call0(get(launch, Launch.TEAM)), call0(get(launch, Launch.WHO))
-    make_ready(launch, back)
-    if not back:
-        call2(get(launch, Launch.MULTIPLY), launch, me)
-    if get(launch, Launch.BY_UNITS):
-        walk_units(launch, back, team)
-    else:
-        walk_slices(launch, back, me)
-    if back:
-        call2(get(launch, Launch.MULTIPLY), launch, me)
-    copy_results(launch)
 
 
 @compiled(1)
@@ -326,9 +256,21 @@ def run(launch):
     """What each thread of the team does: one launch after another. All of a launch is done when a thread leaves it."""
     mode = flush_denormals()
     while launch:
-        run_one(launch)
-        following = get(launch, Launch.NEXT)
-        if following and get(launch, Launch.ALONE):
+        back, alone, following = get(launch, Launch.BACK), get(launch, Launch.ALONE), get(launch, Launch.NEXT)
+        team, me = 1, 0
+        if not alone:  # the team may be smaller than requested
+            team, me = call0(get(launch, Launch.TEAM)), call0(get(launch, Launch.WHO))
+        make_ready(launch, back)
+        if not back:
+            call2(get(launch, Launch.MULTIPLY), launch, me)
+        if get(launch, Launch.BY_UNITS):
+            walk_units(launch, back, team)
+        else:
+            walk_slices(launch, back, me)
+        if back:
+            call2(get(launch, Launch.MULTIPLY), launch, me)
+        copy_results(launch)
+        if following and alone:
             put(following, Launch.ALONE, 1)
         launch = following
     restore_denormals(mode)

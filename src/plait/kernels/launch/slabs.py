@@ -1,22 +1,22 @@
-"""Parts of a batch: slices whose rows lie together, so that a thread has memory of its own.
+"""Slabs of a batch: slices whose rows lie together, so that a thread has memory of its own.
 
 Rows come step after step, with all sequences of a step together (layout.py). If two threads walk two slices of them,
 the rows of one thread end at every step where those of the other begin. A core fetches some lines beyond the end of
 what it reads or writes. The other core wants to write these, and they go back and forth. So the memory of a stack
-has the rows of each part together:
+has the rows of each slab together:
 
     as they come   a a b b | a a b b | a a b b      two sequences a, two sequences b, three steps
-    in parts       a a | a a | a a   b b | b b | b b
+    in slabs       a a | a a | a a   b b | b b | b b
 
-The rows of x and y come from outside, as they are. A part finds its own there: it skips some rows after each step.
-Each part also has its own gradients of the weights, which are added up at the end.
+The rows of x and y come from outside, as they are. A slab finds its own there: it skips some rows after each step.
+Each slab also has its own gradients of the weights, which are added up at the end.
 """
 
 from typing import NamedTuple
 
 
-class Part(NamedTuple):
-    """Some sequences of the batch, in one direction. If there is one part, it is all of them, and all places are 0."""
+class Slab(NamedTuple):
+    """Some sequences of the batch, in one direction. If there is one slab, it is all of them, and all places are 0."""
 
     number: int
     direction: int
@@ -30,6 +30,10 @@ class Part(NamedTuple):
     @property
     def B(self) -> int:
         return self.hi - self.lo
+
+    def own(self, width: int) -> int:
+        """Where its sequences are, in a matrix of all sequences."""
+        return self.lo * width
 
     # --- in numbers after the place that a matrix of all rows has in the tape (engines/tape.py)
     def rows(self, width: int) -> int:
@@ -51,10 +55,10 @@ class Part(NamedTuple):
         return ((self.T + 1) * self.lo + before) * width
 
     # --- in x, y and their gradients
-    def outside(self, width: int, in_parts: bool) -> int:
-        """Where its rows are. in_parts: these rows are in parts, too"""
-        return self.rows(width) if in_parts else self.lo * width
+    def outside(self, width: int, in_slabs: bool) -> int:
+        """Where its rows are. in_slabs: these rows are in slabs, too"""
+        return self.rows(width) if in_slabs else self.own(width)
 
-    def skipped(self, in_parts: bool) -> int:
-        """Rows of other parts, after its own of a step."""
-        return 0 if in_parts else self.all - self.B
+    def skipped(self, in_slabs: bool) -> int:
+        """Rows of other slabs, after its own of a step."""
+        return 0 if in_slabs else self.all - self.B
