@@ -47,17 +47,15 @@ def read_log(log: str) -> tuple[int, int]:
     return max(used), sum(int(n) for pair in spills for n in pair)
 
 
-def by_numba(cell: str, positioned: bool, capability: tuple[int, int]) -> Assembled:
+def by_numba(cell: str, capability: tuple[int, int]) -> Assembled:
     import numba
     from cuda.bindings import nvjitlink
     from numba import cuda
 
-    kernel, real = launch.kernel(CELLS[cell], positioned, "float32"), numba.float32
-    flat = {"loss", "scale", *(f"{d}b_{name}" for d in ("", "d_") for name in ("ih", "hh", "out"))}
-    types = [real[::1] if name in flat else real[:, ::1] for name in kernel.arrays]
-    types = [numba.int64[::1] if name == "starts" else t for name, t in zip(kernel.arrays, types, strict=True)]
-    signature = (*[numba.int64] * 5, *types)
-    ptx, _ = cuda.compile(kernel.function, signature, device=False, cc=capability, abi="numba")
+    (kernel, arrays), real = launch.kernel(cell, "float32"), numba.float32
+    flat = {"loss", *(f"{d}b_{name}" for d in ("", "d_") for name in ("ih", "hh", "out"))}
+    types = [real[::1] if name in flat else real[:, ::1] for name in arrays]
+    ptx, _ = cuda.compile(kernel.py_func, tuple(types), device=False, cc=capability, abi="numba")
     code = ptx.encode() if isinstance(ptx, str) else ptx
     linker = nvjitlink.create(2, ["-arch=sm_{}{}".format(*capability), "-verbose"])
     try:
@@ -107,10 +105,11 @@ def by_triton(
 
 if __name__ == "__main__":
     print("| kernel | cell | sm_75 | sm_80 | sm_90 |\n| --- | --- | --- | --- | --- |")
-    for positioned, cell in product((False, True), CELLS):
-        found = [by_numba(cell, positioned, capability) for capability in ARCHITECTURES]
-        name = "versions 2 and 3, training step" if positioned else "version 1, training step"
-        print(f"| {name} | {cell} | {' | '.join(str(a.registers) for a in found)} |", flush=True)
+    for cell in CELLS:
+        found = [by_numba(cell, capability) for capability in ARCHITECTURES]
+        print(
+            f"| versions 1 to 3, training step | {cell} | {' | '.join(str(a.registers) for a in found)} |", flush=True
+        )
     for kind, cell in product(("recur", "recur_vjp"), CELLS):
         found = [by_triton(cell, kind, capability) for capability in ARCHITECTURES]
         name = f"version 4, {'forward' if kind == 'recur' else 'backward'}, H = {WIDTH}"

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from plait import engines, layers
-from plait.bench.cuda.launch import TrainingStep
+from plait.bench.cuda.launch import OneKernel
 from plait.bench.cuda.versions import BLOCKS, SAMPLES
+from plait.bench.ladder import Options
 from plait.bench.ladder.problem import problem
 from plait.bench.ladder.rungs import TORCH
-from plait.bench.peers.contenders.network import WEIGHTS
+from plait.bench.peers.contenders.network import WEIGHTS, Network
 from plait.cells import CELLS, Cell
 from plait.engines import Layout, Weights
 from plait.kernels.cuda import blocks
@@ -124,30 +125,27 @@ def counted_copies() -> dict[str, int]:
 def training_steps(kind: str) -> Iterator[Line]:
     """Whole steps in one kernel, against autograd; and what was copied, as counted by the simulator itself."""
     counted, dtype = counted_copies(), getattr(torch, kind)
-    for cell in all_cells():
+    CELLS.update({cell.name: cell for cell in all_cells()})
+    B, T, I, H = 5, 6, 2, 8
+    for name, cell in CELLS.items():
         for version in (1, 2, 3):
-            for ragged in (False, True):
-                B, T, I, H = 5, 6, 2, 8
-                layer, x, _, _ = layer_of(cell, B, T, I, H, ragged)
-                layer, x = layer.to(dtype), x.to(dtype)
-                head, y = nn.Linear(H, 2, dtype=dtype), torch.randn(B, 2, dtype=dtype)
-                lengths = torch.tensor([6, 6, 4, 2, 1]) if ragged else None
-                out, _ = layer(x, lengths=lengths)
-                last = out[-1] if lengths is None else out[lengths - 1, torch.arange(B)]
-                loss = nn.functional.mse_loss(head(last), y)
-                of_layer = [*layer.parameters()]
-                parameters = [*of_layer[:4], *head.parameters(), *of_layer[4:]]
-                expected = torch.autograd.grad(loss, parameters)
-                names = (*WEIGHTS, *cell.params)
-                weights = {n: p.detach().numpy().copy() for n, p in zip(names, parameters, strict=True)}
-                step = TrainingStep(cell, weights, version)
-                counted.update(there=0, back=0)
-                found, value = step.gradients(x.numpy(), y.numpy(), None if lengths is None else lengths.numpy())
-                off = worst([torch.from_numpy(d) for d in found.values()], expected)
-                off = max(off, abs(value - loss.item()) / loss.item())
-                line = {"what": f"step v{version} {cell.name} ragged {ragged}", "off": off, "version": version}
-                line |= {"there": step.moved.there, "back": step.moved.back, "counted": dict(counted)}
-                yield line | {"batch": x.numpy().nbytes + y.numpy().nbytes, "cell": cell.name, "ragged": ragged}
+            layer, x, _, _ = layer_of(cell, B, T, I, H, False)
+            layer, x = layer.to(dtype), x.to(dtype)
+            head, y = nn.Linear(H, 2, dtype=dtype), torch.randn(B, 2, dtype=dtype)
+            loss = nn.functional.mse_loss(head(layer(x)[0][-1]), y)
+            of_layer = [*layer.parameters()]
+            parameters = [*of_layer[:4], *head.parameters(), *of_layer[4:]]
+            expected = torch.autograd.grad(loss, parameters)
+            names = (*WEIGHTS, *(f"param_{k}" for k in range(len(cell.params))))
+            weights = {n: p.detach().numpy() for n, p in zip(names, parameters, strict=True)}
+            step = OneKernel(Network(name, 0.1, x.numpy(), y.numpy(), weights), version)
+            counted.update(there=0, back=0)
+            found, value = step.gradients(x.numpy(), y.numpy())
+            off = worst([torch.from_numpy(d) for d in found.values()], expected)
+            off = max(off, abs(value - loss.item()) / loss.item())
+            line = {"what": f"step v{version} {name}", "off": off, "cell": name, "version": version, **counted}
+            line["batch"] = x.numpy().nbytes + y.numpy().nbytes
+            yield line | {"weights": sum(w.nbytes for w in weights.values()), "loss": B * x.itemsize}
 
 
 def several_tiles(name: str) -> Iterator[Line]:
@@ -170,7 +168,7 @@ def large(name: str, cell: str) -> Iterator[Line]:
 
 def rungs() -> Iterator[Line]:
     """Those of `bench ladder` on a device: the loss after a few steps, against torch's own layer."""
-    small = replace(problem(4, 1, 0), batch=4)
+    small = replace(problem(Options(hidden=4), 1), batch=4)
     losses = {}
     for rung in (TORCH, *SAMPLES, BLOCKS):
         made = rung.make(small.network())

@@ -40,8 +40,6 @@ def test_what_is_raced_runs_on_the_engine_asked_for(plait, monkeypatch, module, 
 def small(monkeypatch) -> None:
     monkeypatch.setattr(batch, "BATCHES", (2, 5))
     monkeypatch.setattr(batch, "SIZES", {8: 3, 10: 2, 12: 2})
-    monkeypatch.setattr(batch, "PLAIN", 10)
-    monkeypatch.setattr(batch, "POWER", 12)
 
 
 @pytest.mark.usefixtures("small")
@@ -60,8 +58,6 @@ def test_batch(plait) -> None:
             assert math.isclose(row[f"{name} ms/1000"], row[f"{name} ms"] * 1000 / N)
             assert math.isclose(row[f"{name} GFLOP/s"] * row[f"{name} ms"] * 1e6, 2 * N * 3 * n * 5 * n)
         assert row["low"] <= row["faster"] <= row["high"]
-    share = sizes[12]["plait GFLOP/s"] / sizes[10]["plait GFLOP/s"]
-    assert f"plait: 12 units have {share:.3f} of the GFLOP/s that 10 have." in out
     printed = [line for line in out.splitlines() if re.match(r"\d|batch|size", line)]
     assert len(printed) == 2 + 2 + 3  # two headers
     assert max(map(len, printed)) <= 80

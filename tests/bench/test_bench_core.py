@@ -190,7 +190,7 @@ def test_the_contenders_are_torchs_layer_and_plaits_on_the_engine_asked_for(cell
 
 def test_the_peak_is_the_best_of_all_samples(monkeypatch) -> None:
     torch.set_num_threads(1)
-    peak, seconds = Peak("gru"), iter([9.0, 2.0, 1.0, 9.0, 0.5, 3.0])
+    peak, seconds = Peak(), iter([9.0, 2.0, 1.0, 9.0, 0.5, 3.0])
     assert peak.work == pytest.approx(1e8, rel=0.2)
     monkeypatch.setattr(peak, "burst", lambda: next(seconds))
     assert list(peak.between([7])) == [7]  # a sample before, one after, each with a call that does not count
@@ -201,7 +201,7 @@ def test_the_peak_is_the_best_of_all_samples(monkeypatch) -> None:
 def test_the_peak_computes_the_whole_tile(count: int) -> None:
     """So often as it says: all pieces are taken, once, and each thread has looked once more."""
     torch.set_num_threads(count)
-    peak = Peak("gru")
+    peak = Peak()
     peak.sample()
     taken, pieces = (int(peak.block[word]) for word in (Burst.TAKEN, Burst.PIECES))
     target = Schedule().target(double=False)

@@ -16,13 +16,11 @@ from plait.bench.cuda.versions import versions
 from plait.bench.ladder import Options
 from plait.bench.ladder import measure as ladder
 from plait.bench.ladder import problem as ladder_problem
-from plait.bench.ladder import table as ladder_table
-from plait.bench.ladder.descent import angle, angles
-from plait.bench.ladder.growth import exponent
-from plait.bench.ladder.problem import Order, problem
-from plait.bench.ladder.quadratic import QuadraticEngine
-from plait.bench.ladder.rungs import RUNGS, Autograd, Rung
-from plait.bench.ladder.table import alone, compare, goals
+from plait.bench.ladder import sections as ladder_sections
+from plait.bench.ladder.measure import goals
+from plait.bench.ladder.problem import problem
+from plait.bench.ladder.rungs import RUNGS, Autograd, QuadraticEngine, Rung
+from plait.bench.ladder.sections import alone, angle, angles, compare, exponent
 from plait.cells import CELLS
 from plait.data.series import airline
 from plait.engines import Layout, Needs, Weights
@@ -32,40 +30,40 @@ from plait.ladder.rungs import engine_deviation
 
 
 def test_the_problem_is_a_year_and_the_month_after_it() -> None:
-    found = problem(4, 5, 0)
+    found = problem(Options(hidden=4))
     values = np.log(airline().values)
     values = (values - values.mean()) / values.std()
-    assert found.x.shape == (128, 12)  # 4 mini-batches of 32, the latest windows
-    np.testing.assert_allclose(found.x[-1], values[-13:-1], rtol=1e-6)
-    np.testing.assert_allclose(found.y, values[-128:], rtol=1e-6)
+    assert found.windows.shape == (128, 13)  # 4 mini-batches of 32, the latest windows
+    np.testing.assert_allclose(found.windows[-1], values[-13:], rtol=1e-6)
+    np.testing.assert_allclose(found.windows[:, -1], values[-128:], rtol=1e-6)
     batches = found.batches()
     assert len(batches) == 20
     assert all(x.shape == (12, 32, 1) and y.shape == (32, 1) for x, y in batches)
     for epoch in range(5):  # each sees every sample once, in an order of its own
         seen = np.concatenate([y for _, y in batches[4 * epoch : 4 * epoch + 4]]).flatten()
-        np.testing.assert_array_equal(np.sort(seen), np.sort(found.y))
+        np.testing.assert_array_equal(np.sort(seen), np.sort(found.windows[:, -1]))
     assert not np.array_equal(batches[0][1], batches[4][1])
     assert all(np.array_equal(x, again) for (x, _), (again, _) in zip(batches, found.batches(), strict=True))
 
 
 def test_more_data_is_like_the_first_and_not_the_same() -> None:
-    small = problem(4, 1, 0)
+    small = problem(Options(hidden=4), 1)
     large = small.grown(3, 96)
-    assert large.x.shape == (384, 12)
-    assert large.x.dtype == np.float32
+    assert large.windows.shape == (384, 13)
+    assert large.windows.dtype == np.float32
     assert len(large.batches()) == 4
-    np.testing.assert_array_equal(large.x[:128], small.x)
+    np.testing.assert_array_equal(large.windows[:128], small.windows)
     for copy in (1, 2):
-        off = large.x[128 * copy : 128 * (copy + 1)] - small.x
+        off = large.windows[128 * copy : 128 * (copy + 1)] - small.windows
         assert 0.01 < off.std() < 0.03
-    assert not np.array_equal(large.x[128:256], large.x[256:])
+    assert not np.array_equal(large.windows[128:256], large.windows[256:])
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_a_rung_takes_the_steps_of_torch(rung: Rung) -> None:
     """Two steps, from the same weights, in torch's own layer in float64."""
-    asked = replace(problem(3, 1, 0), batch=4)
-    asked = replace(asked, x=asked.x[:8, :5])
+    asked = replace(problem(Options(hidden=3), 1), batch=4)
+    asked = replace(asked, windows=asked.windows[:8, :6])
     made, reference = rung.make(asked.network()), Autograd(asked.network())
     reference.layer.double()
     reference.head.double()
@@ -82,7 +80,7 @@ def test_a_rung_takes_the_steps_of_torch(rung: Rung) -> None:
 # --- the textbook's backpropagation ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
 def test_textbook_backpropagation_equals_the_step_iterated(cell, monkeypatch) -> None:
-    monkeypatch.setitem(engines.ENGINES, "textbook", ("plait.bench.ladder.quadratic", "QuadraticEngine"))
+    monkeypatch.setitem(engines.ENGINES, "textbook", ("plait.bench.ladder.rungs", "QuadraticEngine"))
     generator = torch.Generator().manual_seed(3)
     assert max(engine_deviation(cell, "textbook", dt, generator) for dt in (1, 2, 5)) < 1e-12
 
@@ -124,18 +122,18 @@ def test_another_loss_in_the_end_is_an_error() -> None:
 
 def test_a_rung_that_learns_something_else_stops_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     too_fast = Rung("too fast", lambda net: Autograd(replace(net, rate=0.101)))
-    monkeypatch.setattr(ladder_table, "RUNGS", (*RUNGS[1:], too_fast))
-    monkeypatch.setattr(ladder, "QUICK_HIDDEN", 2)
+    monkeypatch.setattr(ladder_sections, "RUNGS", (*RUNGS[1:], too_fast))
+    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
     monkeypatch.setattr(ladder_problem, "WINDOW", 3)
     with pytest.raises(PlaitError, match="rung 'too fast'"):
         ladder.measure(Options(parts="rungs", quick=True, repeats=5))
 
 
 def test_goals_are_the_papers() -> None:
-    assert goals({"vs NumPy": 0.5}) == "-"
-    assert goals({"vs NumPy": 1.1}) == "faster"
-    assert goals({"vs NumPy": 7.6}) == "faster, x5"
-    assert goals({"vs NumPy": 50.0}, slower_growth=True) == "faster, x5, x10, growth"
+    assert goals(0.5) == "-"
+    assert goals(1.1) == "faster"
+    assert goals(7.6) == "faster, x5"
+    assert goals(50.0, slower_growth=True) == "faster, x5, x10, growth"
 
 
 def test_exponents_and_angles() -> None:
@@ -144,7 +142,7 @@ def test_exponents_and_angles() -> None:
     assert angle(a, 3 * b) == pytest.approx(45)
     assert angle(a, -a) == pytest.approx(180)
     assert angle(a, 7 * a) == pytest.approx(0)
-    whole = problem(4, 1, 0)
+    whole = problem(Options(hidden=4), 1)
     learner = Autograd(whole.network(), "fused")
     rough, better, good = (angles(learner, replace(whole, batch=batch)) for batch in (1, 32, 128))
     assert (len(rough), len(better), len(good)) == (128, 4, 1)
@@ -165,12 +163,11 @@ def report() -> Report:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ladder, "QUICK_HIDDEN", 2)
+        patch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
         patch.setattr(ladder_problem, "WINDOW", 3)
-        patch.setattr(ladder_table, "BLOCK", 0.0)
-        patch.setattr(ladder_table, "REST", 0.0)
-        patch.setattr("plait.bench.ladder.growth.LEAST", 0.0)
-        patch.setattr("plait.bench.ladder.growth.REST", 0.0)
+        patch.setattr(ladder_sections, "BLOCK", 0.0)
+        patch.setattr(ladder_sections, "REST", 0.0)
+        patch.setattr(ladder_sections, "SHORT_BLOCK", 0.0)
         yield ladder.measure(Options(quick=True, repeats=5))
     torch.set_num_threads(before)
 
@@ -190,9 +187,9 @@ def test_every_rung_has_the_same_loss_and_its_place(report: Report) -> None:
 
 
 def test_numpy_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_table, "BLOCK", 0.0)
-    asked = problem(2, 1, 0)
-    rows = alone(asked, asked.batches()[:1], Order(2, True, 5, 0))
+    monkeypatch.setattr(ladder_sections, "BLOCK", 0.0)
+    asked = problem(Options(hidden=2), 1)
+    rows = alone(asked, asked.batches()[:1], 5)
     names = [row["NumPy on one thread"] for row in rows]
     assert names == [
         "NumPy, one sample",
@@ -229,7 +226,7 @@ def test_what_is_missing_is_named(report: Report) -> None:
 
 
 def test_from_the_command_line(plait, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "QUICK_HIDDEN", 2)
+    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
     code, out, err = plait(
         *("bench", "ladder", "--quick", "--parts", "descent", "--repeats", "5", "--threads", "1"),
         *("--json", "ladder.json", "--picture", "ladder.png"),

@@ -20,7 +20,7 @@ def test_the_language_models_are_whose_they_say(rows_of, book: str, monkeypatch)
     rows_of("language", "--data", book, "--cell", "gru", *sizes)
     ours, swapped, script = raced.values()
     assert list(raced) == ["plait", "plait, but nn.GRU", "a torch script"]
-    assert [type(trainer) for trainer in raced.values()] == [language.Ours, language.Ours, language.Script]
+    assert [type(trainer) for trainer in raced.values()] == [language.Trainer, language.Trainer, language.Script]
     assert [type(t.model.rnn) for t in raced.values()] == [plait_layers.GRU, torch.nn.GRU, torch.nn.GRU]
     assert ours.model.rnn.engine == "auto"
     assert ours.task.model is ours.model

@@ -49,8 +49,9 @@ def test_layers(plait, options: list[str]) -> None:
             assert (row[f"{name} MB"] < 100) if sys.platform == "linux" else (row[f"{name} MB"] is None)
 
 
-def settings_of_malloc(*_: object) -> tuple[list[layers.Row], list[str]]:
+def settings_of_malloc(_: object, options: Options) -> tuple[list[layers.Row], list[str]]:
     row = {"shape": "1,1,1,1,1", "cell": "gru", "slower": False, "deviation": 0.0, "where": "here"}
+    row["malloc"] = options.malloc
     return [{**row, "threads": torch.get_num_threads(), "faster": os.environ.get("MALLOC_TRIM_THRESHOLD_")}], []
 
 
@@ -67,7 +68,7 @@ def test_malloc_is_tuned_in_a_process_of_its_own(monkeypatch) -> None:
     monkeypatch.setattr(layers, "measured", settings_of_malloc)
     for malloc, setting in (("tuned", str(1 << 32)), ("default", None)):
         (row,) = layers.measure(Options(cells="gru", malloc=malloc, repeats=5)).rows
-        assert (row["faster"], row["threads"]) == (setting, 3)
+        assert (row["malloc"], row["faster"], row["threads"]) == (malloc, setting, 3)
     assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
     assert os.environ["MALLOC_MMAP_THRESHOLD_"] == "7"
     with pytest.raises(PlaitError, match="ended from outside"):

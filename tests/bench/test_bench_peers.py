@@ -18,11 +18,12 @@ from plait.bench.peers import table as peers_table
 from plait.bench.peers.contenders import worker
 from plait.bench.peers.contenders.network import WEIGHTS, Network
 from plait.bench.peers.contenders.worker import Worker, serve
-from plait.bench.peers.race import Failed, Process, Runner, compare, expected, load, race
+from plait.bench.peers.race import Failed, Process, compare, expected
 from plait.bench.peers.table import PEERS, Peer
 from plait.errors import PlaitError
 
 TINY = ("rnn", 3, 4, 2, 5, 2)
+DRAWN = [*TINY, 0.1, 0]
 WRONG = """
 from .with_numpy import NumPy
 
@@ -56,8 +57,7 @@ def one_thread(set_threads, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def net() -> Network:
-    cell, *sizes = TINY
-    return Network.drawn(cell, *sizes, rate=0.1, seed=0)
+    return Network.drawn(*DRAWN)
 
 
 @pytest.fixture
@@ -115,42 +115,40 @@ def test_a_wrong_loss_is_refused(factor: float, net: Network) -> None:
 
 # --- the process -----------------------------------------------------------------------------------------------------
 def test_orders_are_answered_line_by_line(net: Network, tmp_path: Path) -> None:
-    net.save(tmp_path / "net.npz")
     orders = [
         {"do": "run", "warm": 0, "steps": 1},
-        {"do": "load", "network": str(tmp_path / "net.npz"), "weights": str(tmp_path / "w.npz")},
+        {"do": "load", "network": DRAWN, "weights": str(tmp_path / "w.npz")},
         {"do": "run", "warm": 2, "steps": 3},
         {"do": "sing"},
     ]
     out = io.StringIO()
     serve(Worker("numpy", ""), io.StringIO("".join(json.dumps(o) + "\n" for o in orders) + "{\n"), out)
     early, loaded, ran, unknown, broken = map(json.loads, out.getvalue().splitlines())
-    assert early == {"error": "ValueError: no network is loaded"}
+    assert early["error"].startswith("AttributeError")
     right = expected(net)
     with np.load(tmp_path / "w.npz") as file:
         compare(net, loaded["loss"], dict(file), right)
     assert ran["loss"] < loaded["loss"]
     assert ran["seconds"] > 0
-    assert unknown["error"].startswith("ValueError: order {'do': 'sing'} is not known")
+    assert unknown == {"error": "AttributeError: 'Worker' object has no attribute 'sing'"}
     assert broken["error"].startswith("JSONDecodeError")
     again = Worker("numpy", "")
-    again.answer(orders[1])
-    assert [again.answer({"do": "run", "warm": 0, "steps": n})["loss"] for n in (2, 3)][-1] == ran["loss"]
+    again.load(DRAWN, str(tmp_path / "w.npz"))
+    assert [again.run(warm=0, steps=n)["loss"] for n in (2, 3)][-1] == ran["loss"]
 
 
 def test_a_worker_starts_by_its_path_and_is_asked(net: Network, tmp_path: Path, wrong: None) -> None:
-    net.save(tmp_path / "network.npz")
     process = Process(Peer("wrong"), 1, tmp_path)
     try:
         with pytest.raises(Failed, match="refused: its change of w_hh"):
-            load(process, net, tmp_path, expected(net))
+            process.load(DRAWN, net, expected(net))
         assert process.ask(do="run", warm=0, steps=2)["loss"] > 0
         assert "not an answer" in process.said.read_text()
     finally:
         process.end()
     ended = Process(Peer("wrong", "ends"), 1, tmp_path)
     with pytest.raises(Failed, match="out of luck"):
-        load(ended, net, tmp_path, expected(net))
+        ended.load(DRAWN, net, expected(net))
     with pytest.raises(Failed, match="out of luck"):
         ended.ask(do="run", warm=0, steps=1)
     ended.end()
@@ -163,43 +161,53 @@ def test_a_worker_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
     process = Process(Peer("numpy"), 1, tmp_path)
     with pytest.raises(Failed, match="no answer in 0 s"):
         process.ask(do="run", warm=0, steps=1)
+    process.end()
     assert process.process.returncode is not None
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------
-class Known:
+class Known(Process):
     """Takes a known time for a step."""
 
-    def __init__(self, name: str, seconds: float, said: list[str], loss: float = 1.0) -> None:
-        self.name, self.seconds, self.said, self.loss = name, seconds, said, loss
+    def __init__(self, name: str, seconds: float, orders: list[str], loss: float = 1.0) -> None:
+        self.name, self.seconds, self.orders, self.loss, self.steps = name, seconds, orders, loss, 1
 
     def ask(self, do: str, warm: int, steps: int) -> dict[str, float]:
-        self.said.append(f"{self.name}{warm}+{steps}")
+        self.orders.append(f"{self.name}{warm}+{steps}")
         return {"seconds": self.seconds * steps, "loss": self.loss}
 
+    def end(self) -> None:
+        self.orders.append(f"{self.name} ends")
 
-def test_blocks_are_long_enough_and_take_turns() -> None:
+
+@pytest.fixture
+def course(tmp_path: Path) -> peers.Course:
+    return peers.Course([], tmp_path, 1)
+
+
+def test_blocks_are_long_enough_and_take_turns(course: peers.Course) -> None:
     said: list[str] = []
-    runners = {n: Runner(Known(n, s, said), 0, 0) for n, s in (("a", 0.01), ("b", 2.0))}  # type: ignore[arg-type]
-    for runner in runners.values():
-        runner.fill(0.2)
+    course.processes = {n: Known(n, s, said) for n, s in (("a", 0.01), ("b", 2.0))}
+    for process in course.processes.values():
+        process.fill(0.2)
     assert said == ["a0+1", "a1+4", "a4+16", "b0+1"]
     said.clear()
-    found, failed = race(runners, 5)
-    assert not failed
+    found = course.race("row", ["a", "b"], 5)
+    assert not course.remarks
     assert said == [*("a5+20", "b0+1"), *("b0+1", "a5+20")] * 2 + ["a5+20", "b0+1"]
     assert found["a"] == pytest.approx([0.01] * 5)
     assert found["b"] == pytest.approx([2.0] * 5)
 
 
-def test_a_loss_that_is_no_number_ends_its_race() -> None:
+def test_a_loss_that_is_no_number_ends_its_race(course: peers.Course) -> None:
     said: list[str] = []
     losses = {"a": 1.0, "b": float("nan")}
-    runners = {name: Runner(Known(name, 1.0, said, loss), 0, 0) for name, loss in losses.items()}  # type: ignore[arg-type]
-    found, failed = race(runners, 5)
+    course.processes = {name: Known(name, 1.0, said, loss) for name, loss in losses.items()}
+    found = course.race("row", ["a", "b"], 5)
     assert found == {"a": pytest.approx([1.0] * 5)}
-    assert {name: str(why) for name, why in failed.items()} == {"b": "its loss became nan"}
-    assert said.count("b0+1") == 1
+    assert course.remarks == ["b failed in row row: its loss became nan."]
+    assert (said.count("b0+1"), said.count("b ends")) == (1, 1)
+    assert list(course.processes) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`plait bench ranks`: what it counts, by hand, and a small run of all of it. Its figures are looked at elsewhere."""
 
+import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +10,11 @@ import pytest
 import torch
 
 from plait.bench.ranks import Options
-from plait.bench.ranks.account import Share, data_shares, data_simulated, layer_shares
-from plait.bench.ranks.order import Order
-from plait.bench.ranks.race import Race, distance
-from plait.bench.ranks.report import TABLES, closing, remarks
-from plait.bench.ranks.scaling import karp_flatt
+from plait.bench.ranks.contender import Contender
+from plait.bench.ranks.measure import TABLES, closing
+from plait.bench.ranks.parts import Share, data_simulated, shares
+from plait.bench.ranks.scaling import karp_flatt, variants
 from plait.bench.ranks.text import Text, beginning, made_up
-from plait.bench.ranks.trainer import Trainer
 from plait.bench.ranks.training import curve_rows, smoothed
 from plait.ranks import launch
 from plait.ranks.schedule import Op, wavefront
@@ -64,7 +63,7 @@ def test_a_small_run_has_every_table(rows_of, book: str) -> None:
     (same,) = (row["curve"] for row in rows if row.get("training") == "1 rank")
     assert [loss for _, loss in curve] == pytest.approx([loss for _, loss in same], rel=1e-4)
     assert "Largest deviation of loss and gradients from one rank (relative): data=2 " in out
-    assert "On this one machine two " in out
+    assert "training: the set loss is " in out
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------
@@ -81,32 +80,23 @@ def test_a_step_lasts_from_the_first_start_to_the_last_end() -> None:
         [(1.0, 3.0), (10.0, 11.0), (20.0, 22.0), (30.0, 30.5)],
         [(1.5, 2.0), (9.0, 10.5), (20.0, 24.0), (30, 31)],
     )
-    notes = [[{"start": a, "end": b} for a, b in step] for step in zip(first, second, strict=True)]
-    race = Race({"both": notes}, {"both": 2})
-    assert race.steps("both") == [2.0, 2.0, 4.0, 1.0]
-    assert race.seconds["both"] == [4.0, 5.0]  # two batches, two repeats
+    both = Contender("both", task("streams", 2), None, 2)
+    both.take([[{"start": a, "end": b} for a, b in step] for step in zip(first, second, strict=True)])
+    assert both.steps == [2.0, 2.0, 4.0, 1.0]
+    assert both.seconds == [4.0, 5.0]  # two batches, two repeats
 
 
-def note(
-    start: float, forward: float, backward: float, stepped: float, clipped: float, end: float, **more: object
-) -> dict:
-    marks = {
-        "start": start,
-        "forward": forward,
-        "backward": backward,
-        "stepped": stepped,
-        "clipped": clipped,
-        "end": end,
-    }
+def note(start: float, backward: float, stepped: float, clipped: float, end: float, **more: object) -> dict:
+    marks = {"start": start, "backward": backward, "stepped": stepped, "clipped": clipped, "end": end}
     return {**marks, "exchanging": 0.0, **more}
 
 
 def test_shares_of_data_ranks() -> None:
     """The second rank is a second late; then both add for half a second. A quarter was added on the way."""
-    notes = [note(0, 2, 5, 6.5, 7, 8, exchanging=0.25), note(0, 2, 6, 6.5, 7, 8)]
-    assert data_shares(notes) == [Share(6.25, 0.75, 1.0), Share(7.5, 0.5, 0.0)]
+    notes = [note(0, 5, 6.5, 7, 8, exchanging=0.25), note(0, 6, 6.5, 7, 8)]
+    assert shares(notes) == [Share(6.25, 0.75, 1.0), Share(7.5, 0.5, 0.0)]
     # a server updates for 0.75 s, and sends for 0.25 s
-    assert data_shares(notes, update=0.75) == [Share(6.0, 1.0, 1.0), Share(6.5, 0.75, 0.75)]
+    assert shares(notes, update=0.75) == [Share(6.0, 1.0, 1.0), Share(6.5, 0.75, 0.75)]
 
 
 def test_shares_of_stages() -> None:
@@ -117,45 +107,31 @@ def test_shares_of_stages() -> None:
         [(F0, 1.0, 3.0), (I0, 8.5, 10.0), (W0, 10.0, 11.0)],
         [(F1, 3.5, 5.0), (D1, 5.0, 6.0), (I1, 6.0, 8.0), (V1, 8.0, 8.5), (W1, 8.5, 9.0)],
     ]
-    notes = [note(0, 0, 11, 11.25, 12, 13, spans=spans[0]), note(0, 0, 9, 11.25, 12, 13, spans=spans[1])]
+    notes = [note(0, 11, 11.25, 12, 13, spans=spans[0]), note(0, 9, 11.25, 12, 13, spans=spans[1])]
     needs = wavefront([1], 2).needs
-    first, last = layer_shares(notes, needs)
+    first, last = shares(notes, needs)
     assert first == Share(13 - 0.5 - 0.25 - 5.0, 0.5 + 0.25, 5.0)  # it has nothing to do from 3 to 8
     assert last == Share(13 - 0.5 - 0.25 - 5.0, 0.5 + 0.25, 3.0 + 2.0)  # from 0 to 3, and at the end
 
 
 def test_a_step_of_data_ranks_from_its_parts() -> None:
     """Two groups of gradients, the upper one with three quarters of the weights."""
-    alone = note(0, 2, 6, 6, 6.5, 7, arrived=[6.0, 4.0, 3.0])
-    groups, sizes = [[2, 1], [0]], [4, 8, 4]
-    assert data_simulated([alone, alone], groups, sizes, exchange=1.0) == 7 + 1
-    late = note(0, 2, 7, 7, 7.5, 8, arrived=[7.0, 5.0, 3.0])
+    alone = note(0, 6, 6, 6.5, 7, arrived=[3.0, 4.0, 6.0])
+    groups = [[4, 8], [4]]
+    assert data_simulated([alone, alone], groups, exchange=1.0) == 7 + 1
+    late = note(0, 7, 7, 7.5, 8, arrived=[3.0, 5.0, 7.0])
     # the first rank: 2 + 2 forward and back; it goes on to 6 and then adds the upper group, and from 7.75 on the rest
-    assert data_simulated([alone, late], groups, sizes, exchange=1.0) == pytest.approx(7.75 + 0.25 + 1.0)
+    assert data_simulated([alone, late], groups, exchange=1.0) == pytest.approx(7.75 + 0.25 + 1.0)
     # a server adds all at the end, updates, and sends the weights back
-    assert data_simulated([alone, late], [[2, 1, 0]], sizes, exchange=1.5) == 7 + 1.5 + 1
+    assert data_simulated([alone, late], [[4, 8, 4]], exchange=1.5) == 7 + 1.5 + 1
 
 
 def test_seconds_to_a_set_loss() -> None:
-    curves = [[5.0, 4.0, 3.0], [5.0, 3.5, 2.0]]
-    rows = curve_rows(["a", "b"], curves, [[1.0, 1.0, 1.0], [0.5, 0.5, 1.5]])
+    a, b = [5.0, 3.0, 1.0], [5.0, 2.0, -1.0]
+    rows = curve_rows({"a": (a, [1.0, 1.0, 1.0]), "b": (b, [0.5, 0.5, 1.5])})
     assert [(row["set loss"], row["steps to it"], row["s to it"]) for row in rows] == [(3.0, 3, 3.0), (3.0, 3, 2.5)]
-    assert rows[1]["curve"] == [[0.5, 5.0], [1.0, 3.5], [2.5, 2.0]]
+    assert rows[1]["curve"] == [[0.5, 5.0], [1.0, 3.5], [2.5, 2.0]]  # means of all losses up to there
     assert smoothed([6.0, 4.0, 2.0, 0.0, 8.0, 1.0]) == [6.0, 5.0, 4.0, 3.0, 4.0, 3.0]
-
-
-@pytest.mark.parametrize(("threads", "words"), [(5.0, "two threads beat two ranks"), (9.0, "two ranks beat two")])
-def test_the_remarks_say_whether_threads_are_faster(threads: float, words: str) -> None:
-    common = {"text": "streams", "threads": 1, "deviation": 1e-7}
-    rows = [
-        {"strong scaling": "2 ranks, no exchange", "ranks": 2, "ms": 1.0, **common, "deviation": None},
-        {"strong scaling": "data=2", "ranks": 2, "ms": 7.0, **common},
-        {"strong scaling": "layers=2", "ranks": 2, "ms": 6.0, **common},
-        {"strong scaling": "2 threads", "ranks": 1, "ms": threads, **common, "threads": 2},
-    ]
-    text = " ".join(remarks(rows, 2))
-    assert words in text
-    assert "layers=2 6 ms" in text
 
 
 def test_the_papers_table() -> None:
@@ -188,7 +164,7 @@ def test_a_text_made_up_is_like_penn_treebank() -> None:
     assert torch.equal(some.parts["train"].lengths, train.lengths[:100])
 
 
-ORDER = Order.of(Options(layers=2, hidden=8, steps=5, batch=7, ranks=3))
+ORDER = Options(layers=2, hidden=8, steps=5, batch=7, ranks=3)
 
 
 def task(by: str, size: int = 2) -> Text:
@@ -204,51 +180,66 @@ def test_ranks_have_a_batch_together(by: str, ranks: int) -> None:
         whole = text.rows(indices)
         parts = []
         for rank in range(ranks):
-            mine = text.twin(own_weights=False)
+            mine = copy.copy(text)
             mine.share(rank, ranks)
             assert mine.count(indices) == text.count(indices) == whole[2].N
             parts.append(mine.rows(indices))
         assert sum(part[2].N for part in parts) == whole[2].N
         assert sorted(torch.cat([part[1] for part in parts]).tolist()) == sorted(whole[1].tolist())
-    assert text.tokens == sum(text.layout(k).N for k in range(2))
 
 
 def test_orders_go_there_and_back_as_json() -> None:
-    order = Order.of(Options())
-    assert Order(**json.loads(json.dumps(asdict(order)))) == order
+    order = Options()
+    assert Options(**json.loads(json.dumps(asdict(order)))) == order
     assert (order.layers, order.hidden, order.embedding, order.steps) == (8, 400, 200, 35)
-    assert order.variants == [(20, 400), (40, 400), (80, 400), (20, 100), (20, 200), (20, 600)]
-    assert Order.of(Options(quick=True, hidden=30)).variants == [(20, 30), (40, 30), (20, 15)]
+    assert variants(order) == [(20, 400), (40, 400), (80, 400), (20, 100), (20, 200), (20, 600)]
+    assert variants(Options(quick=True, hidden=30)) == [(20, 30), (40, 30), (20, 15)]
 
 
 # --- a crew and its clock --------------------------------------------------------------------------------------------
 def test_what_a_step_leaves_behind() -> None:
-    """Phases in their order, all gradients, and the weights as they were."""
+    """Phases in their order, the gradients of the whole batch, and the weights as they were."""
     text = task("streams", 1)
     before = [p.detach().clone() for p in text.model.parameters()]
-    trainer, other = (Trainer(text, lambda _: Alone()) for _ in range(2))
-    for t in (trainer, other):
-        t.step(text.chosen[0])
-    found = trainer.note
-    phases = [found[name] for name in ("start", "forward", "backward", "stepped", "clipped", "end")]
+    alone = Contender("alone", text, lambda _: Alone())
+    alone.run(0)
+    found = alone.note
+    phases = [found[name] for name in ("start", "backward", "stepped", "clipped", "end")]
     assert phases == sorted(phases)
-    assert all(found["forward"] <= t <= found["backward"] for t in found["arrived"])
+    assert all(found["start"] <= t <= found["backward"] for t in found["arrived"])
+    assert found["arrived"][0] < found["arrived"][-1]  # from the top down
     assert found["sent"] == 0
-    assert distance(trainer, other) == 0
-    next(iter(trainer.gradients().values()))[:] *= 1.5
-    assert distance(trainer, other) == pytest.approx(0.5)
+    assert alone.deviation < 1e-6
     assert all(torch.equal(p, q) for p, q in zip(text.model.parameters(), before, strict=True))
-    pairs = zip(trainer.parameters, text.model.parameters(), strict=True)
-    assert all(p is not q and p.data_ptr() == q.data_ptr() and q.grad is None for p, q in pairs)
+    pairs = list(zip(alone.parameters, text.model.parameters(), strict=True))
+    assert all(p is not q and p.data_ptr() == q.data_ptr() and p.grad is q.grad is None for p, q in pairs)
+    for (p, _), d in zip(pairs, text.reference[1].values(), strict=True):
+        p.grad = d.clone()
+    assert alone.distance() < 1e-6
+    alone.parameters[0].grad *= 1.5
+    assert alone.distance() == pytest.approx(0.5)
+    alone.parameters[0].grad /= 1.5
+    found["loss"] *= 1.5
+    assert alone.distance() == pytest.approx(0.5)
+
+
+def test_what_is_not_compared() -> None:
+    """A part of a step, and a part of the batch alone."""
+    text = task("streams", 1)
+    whole, some = (Contender("", text, lambda _: Alone()) for _ in range(2))
+    some.task.share(0, 2)
+    for c in (whole.part("outside", Contender.outside), some):
+        c.run(0)
+        assert c.deviation is None
 
 
 def test_who_learns_has_weights_of_its_own() -> None:
     text = task("streams", 1)
-    trainer = Trainer(text, lambda _: Alone(), learns=True)
-    trainer.step(text.chosen[0])
-    assert all(not torch.equal(p, q) for p, q in zip(trainer.parameters, text.model.parameters(), strict=True))
-    trainer.rest()
-    assert not trainer.gradients()
+    text.learns = True
+    learner = Contender("learner", text, lambda _: Alone())
+    learner.run(0)
+    assert all(not torch.equal(p, q) for p, q in zip(learner.parameters, text.model.parameters(), strict=True))
+    assert all(p.grad is None for p in learner.parameters)
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
@@ -265,7 +256,7 @@ def test_who_learns_has_weights_of_its_own() -> None:
         (["--repeats", "4"], "repeats 4: must be at least 5."),
         (["--picture", "gantt.jpg"], "--picture gantt.jpg: expected the name of a PNG file"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
-        (["--data", "book.txt"], "batches of 80 x 35 need 5,600"),
+        (["--data", "book.txt"], "batches of 80 x 35 need 2,800"),
         (["--data", "book.txt", "--quick", "--batch", "40", "--steps", "2"], "134 sentences to train on"),
     ],
 )

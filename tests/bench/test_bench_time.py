@@ -1,4 +1,4 @@
-"""`plait bench time`: its networks, its schedules, and a small run. Its figures are looked at elsewhere."""
+"""`plait bench time`: its networks, its predictions, and a small run. Its figures are looked at elsewhere."""
 
 from pathlib import Path
 
@@ -10,9 +10,7 @@ from plait.bench.time import nets as time_nets
 from plait.bench.time import ranks
 from plait.bench.time.measure import PARTS, TABLES
 from plait.bench.time.pictures import PANELS
-from plait.bench.time.schedules import TimeCosts, shooting
-from plait.bench.time.work import of_a_step
-from plait.ranks.schedule import simulate
+from plait.bench.time.ranks import TimeCosts, of_a_step
 
 COSTS = TimeCosts(*[1e-6] * 3, 1e-5, 4e-6, 1e-6, 1e-6, 1e-9, 0.0, 4e-6, 4e-6)
 
@@ -21,29 +19,34 @@ def test_what_the_networks_learn() -> None:
     x, y = time_nets.recall(100, 2, 7, torch.Generator().manual_seed(0))
     assert torch.equal(y[7:], x[:-7, :, 0])
     assert not y[:7].any()
-    x, y = time_nets.hold(400, 2, 20, torch.Generator().manual_seed(0))
+    x, y = time_nets.latch(400, 2, 20, torch.Generator().manual_seed(0))
     assert 10 < x[:, :, 1].sum() < 90
     for b in range(2):
         held = 0.0
         for t in range(400):
             held = float(x[t, b, 0]) if x[t, b, 1] else held
             assert float(y[t, b]) == held
-    assert 0.5 < float(time_nets.signal(4000, 4, torch.Generator().manual_seed(0)).var()) < 1.5
+    assert 0.5 < float(time_nets.inputs(4000, 4, torch.Generator().manual_seed(0))[:, :, 0].var()) < 1.5
 
 
-def test_schedules_of_time() -> None:
-    """More ranks take less time until messages outweigh it; a rank waits for the states of the one before it."""
+def test_predictions() -> None:
+    """More ranks take less time until messages outweigh it."""
     free = COSTS._replace(message=0.0, meet=0.0, call=0.0)
     alone = free.shooting(1, 8000, 0)
     assert alone == pytest.approx(8000 * (2e-6 + 1e-9))
     for count in (2, 4, 8):
         assert free.shooting(count, 8000, 0) == pytest.approx(8000 * (2e-6 / count + 1e-9))
     assert COSTS._replace(meet=1.0).shooting(8, 8000, 192) > 8 * alone
-    late = simulate(shooting(2), lambda op: float(op.kind == "A"), lambda a, b: 0.5)
-    starts = {str(span.op): span.start for span in late.spans}
-    assert starts["0F0.0"] == 1.0
-    assert starts["1F0.0"] == 1.5  # the other rank's warm-up, and its message
     assert COSTS.multigrid(4, 4096) < COSTS.multigrid(4, 4096, forward=4)
+
+
+def test_predictions_wait_for_messages() -> None:
+    """Of the states of the rank before it, of gaps, of gradients of the rank behind it, and of those of the weights."""
+    late = COSTS._replace(message=1.0)
+    for count, messages in ((1, 0), (2, 3), (3, 4), (64, 4)):
+        assert round(late.shooting(count, 8000)) == messages
+    for count, messages in ((1, 0), (2, 4), (64, 4)):  # after each iteration, and of those of the weights
+        assert round(late.multigrid(count, 8000)) == messages
 
 
 def test_what_a_step_takes_is_never_negative() -> None:

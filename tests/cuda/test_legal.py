@@ -21,9 +21,8 @@ def check(found, capability) -> None:
 @needs_numba
 @every_architecture
 @every_cell
-@pytest.mark.parametrize("positioned", [False, True], ids=["v1", "v2"])
-def test_a_training_step_has_code(cell, positioned, capability):
-    check(by_numba(cell, positioned, capability), capability)
+def test_a_training_step_has_code(cell, capability):
+    check(by_numba(cell, capability), capability)
 
 
 @needs_triton

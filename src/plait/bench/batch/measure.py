@@ -1,7 +1,5 @@
 """Batches from 100 to 1000, and layers up to 4096 units."""
 
-from collections.abc import Sequence
-
 import torch
 
 from ... import engines
@@ -15,9 +13,9 @@ from . import Options
 
 STEPS = 10
 BATCHES = tuple(range(100, 1001, 100))
-SIZES = {32: STEPS, 1000: STEPS, 1024: STEPS, 4096: 4}  # units -> steps
+# Units -> steps. Rows that are a power of two apart (1024) share few places of a cache.
+SIZES = {32: STEPS, 1000: STEPS, 1024: STEPS, 4096: 4}
 BATCH = 32  # for each of these sizes
-PLAIN, POWER = 1000, 1024  # in matrices whose rows are a power of two apart, columns share few places of a cache
 SPREAD = ("faster", "low", "high")
 
 
@@ -39,20 +37,11 @@ def measure(options: Options) -> Report:
     cases += [({"size": n, "T": T}, Case(cell, BATCH, T, n, n)) for n, T in SIZES.items()]
     rows = [{**about, **compare(case, options)} for about, case in tracked(cases)]
     return Report(
-        f"What does a training step cost, by batch ({cell}, {size} units) and by size (batches of {BATCH})?",
+        f"What does a training step of {cell} cost, by batch ({size} units) and by size (batches of {BATCH})?",
         [
             ("batch", "torch ms/1000", "plait ms/1000", *SPREAD),
             ("size", "T", "torch GFLOP/s", "plait GFLOP/s", *SPREAD),
         ],
         rows,
-        [
-            f"ms/1000: for 1000 steps of a sequence, I = H, T = {STEPS}. faster: torch's time over plait's.",
-            *(penalty(name, rows) for name in ("torch", "plait")),
-        ],
+        [f"ms/1000: for 1000 steps of a sequence, I = H, T = {STEPS}. faster: torch's time over plait's."],
     )
-
-
-def penalty(name: str, rows: Sequence[Row]) -> str:
-    """What a power of two costs: below 1, the larger layer has fewer GFLOP/s."""
-    speed = {row["size"]: row[f"{name} GFLOP/s"] for row in rows if "size" in row}
-    return f"{name}: {POWER} units have {speed[POWER] / speed[PLAIN]:.3f} of the GFLOP/s that {PLAIN} have."

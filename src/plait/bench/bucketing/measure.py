@@ -105,60 +105,62 @@ def schemes(corpus: Corpus, batch: int, count: int, seed: int) -> dict[str, Sche
 
 
 def by_turns(net: Network, every: dict[str, Scheme], repeats: int) -> Seconds:
-    """Seconds for each scheme's batches, once per repeat. The schemes take turns batch by batch: a scheme takes so long
-    that the machine may be faster or slower for the next one.
+    """Seconds for each scheme's batches, once per repeat.
+
+    The schemes take turns batch by batch, for the machine may be slower by the time that a scheme is done.
     """
-    places = sorted((k, name) for name, scheme in every.items() for k in range(len(scheme.batches)))
     for scheme in every.values():
         net.step(scheme.batches[0])  # warm
-    turns = {f"{name}/{k}": partial(net.step, every[name].batches[k]) for k, name in places}
+    turns = {}
+    for k in range(max(len(scheme.batches) for scheme in every.values())):
+        for name, scheme in every.items():
+            if k < len(scheme.batches):
+                turns[f"{k} {name}"] = partial(net.step, scheme.batches[k])
     found = take_turns(turns, repeats, warm=False, least=0)
-    batches = {name: [found[f"{name}/{k}"] for k in range(len(scheme.batches))] for name, scheme in every.items()}
-    return Seconds({name: [sum(turn) for turn in zip(*some, strict=True)] for name, some in batches.items()})
+    sums = Seconds({name: [0.0] * repeats for name in every})
+    for turn, seconds in found.items():
+        name = turn.partition(" ")[2]
+        sums[name] = [a + b for a, b in zip(sums[name], seconds, strict=True)]
+    return sums
 
 
-def compare(layers: int, every: dict[str, Scheme], seconds: Seconds, ideal: float) -> list[Row]:
+def compare(every: dict[str, Scheme], seconds: Seconds, ideal: float) -> list[Row]:
     """ideal: how many times faster no padding at all would be."""
     scale = {name: scheme.epoch_slots / scheme.chosen_slots for name, scheme in every.items()}
     epochs = Seconds({name: [t * scale[name] for t in seconds[name]] for name in every})
     rows = []
     for name, scheme in every.items():
         faster = epochs.faster(name, than="none")
-        rows.append(
-            {
-                "layers": layers,
-                "batches": name,
-                "padding %": scheme.padding * 100,
-                "s/epoch": epochs.median(name),
-                "tokens/s": scheme.tokens / seconds.median(name),
-                **faster.row("faster"),
-                "ideal %": faster.median / ideal * 100,
-            }
-        )
+        row = {
+            "batches": name,
+            "padding %": scheme.padding * 100,
+            "s/epoch": epochs.median(name),
+            "tokens/s": scheme.tokens / seconds.median(name),
+            **faster.row("faster"),
+            "ideal %": faster.median / ideal * 100,
+        }
+        rows.append(row)
     return rows
 
 
-def settings_of(options: Options) -> list[LanguageSettings]:
-    """A network for each number of layers."""
+def measure(options: Options) -> Report:
     between("batch", options.batch, 1, 10**6)
     between("sentences", options.sentences, options.batch, 10**9)
     depths = options.layers.split(",")
     if not all(re.fullmatch("[1-9][0-9]{0,2}|1000", depth) for depth in depths):
         raise PlaitError(f"layers '{options.layers}': expected numbers from 1 to 1000, such as 8,2.")
     given = options.some("data", "hidden", "embedding", "engine", "seed")
-    return [LanguageSettings(layers=int(depth), softmax="full", **given) for depth in depths]
-
-
-def measure(options: Options) -> Report:
-    settings = settings_of(options)
+    settings = [LanguageSettings(layers=int(depth), softmax="full", **given) for depth in depths]
     corpus = Corpus.read(settings[0])
     every = schemes(corpus, options.batch, options.sentences // options.batch, options.seed)
-    ideal = 1 / (1 - every["none"].padding)
-    rows, deviations = [], []
+    padded, ragged = every["none"], every["ragged"]
+    ideal, first = 1 / (1 - padded.padding), next(iter(ragged.sampler.batches(0)))
+    rows, deviations = list[Row](), list[float]()
     for s in tracked(settings):
         net = Network(s, len(corpus.vocabulary), options.batch * int(corpus.parts["train"].lengths.max()))
-        rows += compare(s.layers, every, by_turns(net, every, options.repeats), ideal)
-        deviations.append(deviation(net, every))
+        seconds = by_turns(net, every, options.repeats)
+        rows += [{"layers": s.layers, **row} for row in compare(every, seconds, ideal)]
+        deviations.append(worst(net.gradients(padded.batch(first)), net.gradients(ragged.batch(first))))
     draw(options.picture, rows, panels(rows, corpus.name, ideal))
     return Report(
         f"What does padding cost? {corpus.name}, LSTM of {options.hidden}, embedding {options.embedding}, "
@@ -166,19 +168,12 @@ def measure(options: Options) -> Report:
         [COLUMNS],
         rows,
         [
-            f"Of each epoch {len(every['none'].batches)} batches were run; s/epoch is for all of them.",
+            f"Of each epoch {len(padded.batches)} batches were run; s/epoch is for all of them.",
             "greedy, optimal, static: how many buckets. ideal %: of what no padding at all would bring.",
             f"Without padding, and nothing else changed, none would be {ideal:.3f} times as fast.",
             f"Padded and ragged, loss and gradients of one batch differ by at most {max(deviations):.1e} (relative).",
         ],
     )
-
-
-def deviation(net: Network, every: dict[str, Scheme]) -> float:
-    """Of the loss and each gradient of a batch, padded, from the same batch without padding."""
-    padded, ragged = every["none"], every["ragged"]
-    indices = next(iter(ragged.sampler.batches(0)))
-    return worst(net.gradients(padded.batch(indices)), net.gradients(ragged.batch(indices)))
 
 
 def panels(rows: Sequence[Row], name: str, ideal: float) -> list[Panel]:

@@ -1,13 +1,16 @@
 """Whole epochs in turns: the loop of `plait train classify`, and a torch script."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
-from ...data.sequences import RawSequences, Sequences, Source
+from ...data.sequences import RawSequences, Source
 from ...tasks.classify import Classify, read_all
 from ...tasks.dataset import Dataset
 from ...tasks.settings import ClassifySettings
@@ -16,7 +19,8 @@ from ..core.report import Report
 from ..core.turns import take_turns
 from . import Options
 
-SHAPE = (2400, 128, 9, 6)  # sequences, steps, columns, classes: the part of UCI HAR that the third paper's runs have
+SHAPE = (2400, 128, 9, 6)  # sequences, steps, columns, classes: the third paper's part of UCI HAR
+CELLS = ("implicit_gru", "gru", "lstm")
 SCRIPT = "a torch script, nn.GRU"
 
 
@@ -41,7 +45,10 @@ class Script:
         self.model = nn.ModuleList([self.rnn, self.dropout, self.head])
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=s.lr, fused=True)
         self.batch, self.clip = s.batch_size(len(data.parts["train"])), s.clip
-        self.parts = {name: padded(part) for name, part in data.parts.items() if name != "test"}
+        self.parts = {}
+        for name, part in data.parts.items():
+            x = pad_sequence(part.rows.split(part.lengths.tolist()))  # (T, n, D)
+            self.parts[name] = x, part.lengths, part.labels
 
     def logits(self, x: Tensor, lengths: Tensor) -> Tensor:
         even = bool((lengths == len(x)).all())
@@ -54,7 +61,8 @@ class Script:
         x, lengths, labels = self.parts["train"]
         for some in torch.randperm(len(labels)).split(self.batch):
             mine = lengths[some]
-            loss = nn.functional.cross_entropy(self.logits(x[: int(mine.max()), some], mine), labels[some])
+            logits = self.logits(x[: int(mine.max()), some], mine)
+            loss = nn.functional.cross_entropy(logits, labels[some])
             self.optimizer.zero_grad()
             loss.backward()
             if self.clip:
@@ -68,20 +76,10 @@ class Script:
                 nn.functional.cross_entropy(self.logits(x, lengths), labels).item()
 
 
-def padded(part: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-    """(T, n, D), (n,), (n,)"""
-    return pad_sequence(part.rows.split(part.lengths.tolist())), part.lengths, part.labels
-
-
-class Ours:
+def epoch(s: ClassifySettings, data: Dataset) -> Callable[[], Any]:
     """The loop of `plait train classify`, for one epoch."""
-
-    def __init__(self, s: ClassifySettings, data: Dataset) -> None:
-        self.settings = dataclasses.replace(s, epochs=1, patience=0)
-        self.task = Classify(self.settings, data)
-
-    def __call__(self) -> None:
-        train(self.task, self.settings)
+    settings = dataclasses.replace(s, epochs=1, patience=0)
+    return partial(train, Classify(settings, data), settings)
 
 
 def measure(options: Options) -> Report:
@@ -89,9 +87,7 @@ def measure(options: Options) -> Report:
     s = ClassifySettings(data=options.data or "made up", batch=str(options.batch), lr=1e-3, **given)
     source = read_all(s) if options.data else made_up(s.seed)
     found = Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed)
-    contenders: dict[str, Ours | Script] = {
-        f"plait, {cell}": Ours(dataclasses.replace(s, cell=cell), found) for cell in ("implicit_gru", "gru", "lstm")
-    }
+    contenders = {f"plait, {cell}": epoch(dataclasses.replace(s, cell=cell), found) for cell in CELLS}
     contenders[SCRIPT] = Script(s, found)
     seconds = take_turns(contenders, options.repeats, least=0)
     train_part = found.parts["train"]

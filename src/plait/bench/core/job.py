@@ -16,10 +16,10 @@ ORDER, RESULT = "order.json", "result.json"  # in the folder of a job
 TIMEOUT = 300.0  # seconds that a rank may sleep while others work
 
 
-def run_job(module: str, ranks: int, order: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> Any:
+def run_job(module: str, ranks: int, order: Mapping[str, Any]) -> Any:
     """Starts so many processes of one thread, and waits. Each calls `work(order, folder, group)` of the module.
 
-    files: what they find in their folder -> what `work` of the first rank gives, as JSON
+    -> what that of the first rank gives, as JSON
     """
     from ...errors import PlaitError
     from ...ranks.exits import STOPPED
@@ -27,8 +27,7 @@ def run_job(module: str, ranks: int, order: Mapping[str, Any], files: Mapping[st
 
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="plait-") as name:
-        for file, content in {**(files or {}), ORDER: json.dumps(order).encode()}.items():
-            (Path(name) / file).write_bytes(content)
+        (Path(name) / ORDER).write_text(json.dumps(order))
         code = launch([name, module], ranks, threads=1, max_restarts=0, say=said.append, module=__name__)
         if code == 0:
             return json.loads((Path(name) / RESULT).read_text())
@@ -56,19 +55,17 @@ def run(folder: Path, module: str) -> int:
             found = import_module(module).work(order, folder, group)
         if world.rank == 0:
             (folder / RESULT).write_text(json.dumps(found))
-        group.close()
+        group.leave_together()
         return 0
     except PlaitError as e:
         group.report(str(e))
-        group.close(together=False)
         if isinstance(e, Lost):
             return LOST
         if world.rank == 0:
             print(f"plait: {e}", file=sys.stderr)
         return 2
-    except BaseException:
+    finally:
         group.close(together=False)
-        raise
 
 
 if __name__ == "__main__":

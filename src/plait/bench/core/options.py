@@ -1,11 +1,12 @@
 """The options of a question: fields of a dataclass, each with its default and its sentence for --help.
 
-What several questions ask for is made by a function here, so that it has one sentence and one check. Nothing here
+What several questions ask for is made here, so that it has one sentence and one check. Nothing here
 imports torch: --help must not take seconds.
 """
 
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from typing import Any, dataclass_transform
 
 from ...errors import between, unknown
@@ -19,36 +20,17 @@ def option(default: Any, text: str, metavar: str | None = None) -> Any:
     return field(default=default, metadata={"help": text, "metavar": metavar})
 
 
-def repeats(default: int) -> Any:
-    return option(default, "Measurements of each contender, at least 5.")
-
-
-def quick(text: str) -> Any:
-    return option(False, text)
+repeats = partial(option, text="Measurements of each contender, at least 5.")
+quick = partial(option, False)
+parts = partial(option, None, "Which sections, with commas.  (default: all)")
+cell = partial(option, text="lstm, gru or rnn.")
+cells = partial(option, text="Of lstm, gru and rnn, with commas.")
+engine = partial(option, "auto", "What runs plait's layers; see `plait engines`.")
+text_data = partial(option, None, "A text file, a folder or a zip, such as Penn Treebank's.")
 
 
 def picture(text: str = "Draw the sections there, as a PNG file.") -> Any:
     return option(None, text, "FILE")
-
-
-def parts() -> Any:
-    return option(None, "Which sections, with commas.  (default: all)")
-
-
-def cell(default: str) -> Any:
-    return option(default, "lstm, gru or rnn.")
-
-
-def cells(default: str) -> Any:
-    return option(default, "Of lstm, gru and rnn, with commas.")
-
-
-def engine() -> Any:
-    return option("auto", "What runs plait's layers; see `plait engines`.")
-
-
-def text_data() -> Any:
-    return option(None, "A text file, a folder or a zip, such as Penn Treebank's.")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))

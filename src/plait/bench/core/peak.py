@@ -7,14 +7,10 @@ lower a sample, so the best of many counts.
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from ... import cells
-from ...kernels.emit.target import Form
 from ...kernels.launch import compiler, threads
 from ...kernels.launch.schedule import DEFAULT
 from ...kernels.records import Head, RecordType, word
@@ -43,27 +39,13 @@ class Burst(metaclass=RecordType):
     TAKEN = word(new_line=True)  # ticket: pieces that were taken
 
 
-@cache
-def loop() -> int:
-    """The address of peak_loop.py's function, compiled and stored as the kernels are."""
-
-    def build() -> bytes:
-        from ...kernels.launch import objects
-        from . import peak_loop
-
-        return objects.callable_from_c("plait_peak", plait_peak=peak_loop.run)
-
-    text = Path(__file__).with_name("peak_loop.py").read_text()
-    return compiler.load("the loop for the peak", compiler.key("peak", text), build, ("plait_peak",))["plait_peak"]
-
-
 class Peak:
     """sample() measures, `best` is the most that was seen, in GFLOP/s."""
 
-    def __init__(self, cell: str) -> None:
-        """cell: any; the tile is the same for all, but its code is stored with a cell's."""
-        form = Form(cells.get(cell), 1, DEFAULT.target(double=False))
-        target = form.target
+    def __init__(self) -> None:
+        from .peak_loop import run  # imports numba, which is slow
+
+        target = DEFAULT.target(double=False)
         depth = FIRST_CACHE // ((target.rows + target.width) * target.size) // 16 * 16
         self.rows, self.panel = torch.rand(target.rows, depth), torch.rand(depth + 1, target.width)
         self.block = torch.zeros(Burst.SIZE, dtype=torch.int64)
@@ -72,7 +54,7 @@ class Peak:
         pieces = self.count * round(WORK / piece)
         self.work = pieces * piece
         words: dict[int, int] = {
-            Burst.TILE: compiler.functions(form)["plait_product"],
+            Burst.TILE: compiler.products(target)["plait_product"],
             Burst.KEY: 32 * target.rows + 2,  # all rows, one panel (tile.py)
             Burst.A: self.rows.data_ptr(),
             Burst.ROW: depth * target.size,
@@ -83,9 +65,9 @@ class Peak:
             Burst.EACH: EACH,
         }
         record = [words.get(k, 0) for k in range(Burst.SIZE)]
-        head = {Head.KERNEL: loop(), Head.THREADS: self.count, Head.WORDS: len(record)}  # no slots: addresses are known
+        head = {Head.KERNEL: run.address or 0, Head.THREADS: self.count, Head.WORDS: len(record)}
         self.program = array("q", [*(head.get(k, 0) for k in range(Head.SIZE)), *record])
-        self.bindings = array("q", [0])
+        self.bindings = array("q", [0])  # no slots: addresses are known
 
     def burst(self) -> float:
         """-> seconds"""

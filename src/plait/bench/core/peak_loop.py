@@ -1,13 +1,15 @@
 """The register tile alone, again and again, on the same few numbers. numba compiles this when it is imported."""
 
-from ...kernels.loops.machine import call9, compiled, get, memory, ticket
+from numba import cfunc, types
+
+from ...kernels.loops.machine import Int, call9, get, memory, ticket
 from ...kernels.records import MOST_TILE
 from .peak import Burst
 
 results = memory(MOST_TILE // 8)
 
 
-@compiled(1)
+@cfunc(types.void(Int))
 def run(burst):
     """What each thread of the team does: it takes pieces of work until none is left."""
     tile, key, depth, scratch = get(burst, Burst.TILE), get(burst, Burst.KEY), get(burst, Burst.DEPTH), results()

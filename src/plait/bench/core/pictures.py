@@ -9,7 +9,6 @@ from .turns import Row
 
 Panel = tuple[set[str], str, Callable[[Any, Any], None]]  # columns that its rows have, title, what draws them
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
-ERROR_BARS = {"lw": 0.8, "capsize": 2}
 
 
 def draw(picture: str | None, rows: Sequence[Row], panels: Sequence[Panel]) -> None:

@@ -14,13 +14,10 @@ from ..ladder.rungs import Rung
 from ..peers.contenders.network import Network
 from ..peers.race import deviations, expected
 from . import Options
-from .device import simulated
-from .versions import OnDevice, versions
+from .versions import OnDevice, simulated, versions
 
 COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
-TORCH = Rung("torch", OnDevice)
 MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more would take too long
-RATE = 0.1
 
 
 def measure(options: Options) -> Report:
@@ -29,9 +26,10 @@ def measure(options: Options) -> Report:
     able, remarks = versions(simulators=True)
     if not able:
         raise PlaitError(f"no version can run here. {' '.join(remarks)}")
-    able += [TORCH] if torch.cuda.is_available() else []
+    if torch.cuda.is_available():
+        able.append(Rung("torch", OnDevice))
+        remarks.append(f"device: {torch.cuda.get_device_name()}")
     rows = [row for case in tracked(cases) for row in rows_of(case, able, options)]
-    remarks += [f"device: {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else []
     if simulated() or interpreted():
         remarks.append("There is no device: a simulator and an interpreter ran, and their times mean nothing.")
     remarks.append("off: largest deviation of the loss, or of a weight's change in one step, from float64; relative.")
@@ -39,7 +37,7 @@ def measure(options: Options) -> Report:
 
 
 def rows_of(case: Case, able: list[Rung], options: Options) -> list[Row]:
-    net = Network.drawn(case.cell, case.B, case.T, case.I, case.H, 1, rate=RATE, seed=options.seed)
+    net = Network.drawn(case.cell, case.B, case.T, case.I, case.H, 1, rate=0.1, seed=options.seed)
     right, off, runs = expected(net), {}, {}
     for version in able:
         if case.work() <= MOST_WORK.get(version.name, math.inf):

@@ -1,78 +1,81 @@
-"""The CUDA versions as contenders: the first paper's 1 to 3, and engine cuda, which is version 4."""
+"""The CUDA versions as contenders, and whether they can run here: the first paper's 1 to 3, and engine cuda, which is
+version 4."""
 
-from functools import partial
-from typing import Any
+import os
+from functools import cache, partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from ... import cells, layers
-from ...kernels.cuda.gpu import interpreted, why_no_triton
-from ..ladder.rungs import Rung
-from ..peers.contenders.network import Array, Network, Stepper, Weights
+from ...kernels.cuda.gpu import interpreted, why_no_triton, why_too_old
+from ..ladder.rungs import Autograd, Rung
+from ..peers.contenders.network import Network
 from ..peers.contenders.with_torch import Torch
-from .device import simulated, why_no_numba
-from .launch import TrainingStep
+from .launch import OneKernel
+
+INSTALL = "pip install 'plait[cuda]' (drivers before 580: 'plait[cuda12]')"
 
 
-class OneKernel(Stepper):
-    """Versions 1 to 3: a whole training step in one kernel; the host moves the weights."""
-
-    def __init__(self, net: Network, version: int) -> None:
-        super().__init__(net)
-        self.take = TrainingStep(cells.get(net.cell), {n: w.copy() for n, w in net.weights.items()}, version)
-
-    def step(self, x: Array, y: Array) -> float:
-        return self.take(x, y, self.rate)
-
-    def weights(self) -> Weights:
-        return {name: w.copy() for name, w in self.take.weights.items()}
-
-
-class OnDevice(Torch):
-    """A layer of torch's or plait's on the device, where there is one. The network's own mini-batch is there as well,
-    others are copied at each step."""
+class OnDevice(Autograd):
+    """On the device, where there is one. The network's own mini-batch is there as well, others are copied."""
 
     def __init__(self, net: Network, engine: str | None = None) -> None:
-        super().__init__(net)
-        if engine:
-            layers.accelerate(self.layer, engine)
+        super().__init__(net, engine)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         for module in (self.layer, self.head):
             module.to(self.device)
         self.data = tuple(t.to(self.device) for t in self.data)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().step(x.to(self.device), y.to(self.device))
+        loss = Torch.step(self, x.to(self.device), y.to(self.device))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return loss
 
 
-def sample_rung(version: int, **columns: Any) -> Rung:
-    return Rung(f"cuda v{version}", partial(OneKernel, version=version), device="GPU", **columns)
-
-
+GPU = partial(Rung, device="GPU", threads="yes", transfers="yes")
 SAMPLES = (
-    sample_rung(1, slow=True, transfers="no"),
-    sample_rung(2, threads="yes", transfers="no"),
-    sample_rung(3, threads="yes", transfers="yes"),
+    GPU("cuda v1", partial(OneKernel, version=1), slow=True, threads="no", transfers="no"),
+    GPU("cuda v2", partial(OneKernel, version=2), transfers="no"),
+    GPU("cuda v3", partial(OneKernel, version=3)),
 )
-BLOCKS = Rung("cuda v4", partial(OnDevice, engine="cuda"), device="GPU", threads="yes", transfers="yes")
+BLOCKS = GPU("cuda v4", partial(OnDevice, engine="cuda"))
+
+
+def simulated() -> bool:
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+@cache
+def why_no_numba() -> str | None:
+    """None if it can, else a sentence."""
+    if find_spec("numba_cuda") is None:
+        return f"numba-cuda is not installed: {INSTALL}."
+    if simulated():
+        return None
+    from numba import cuda
+    from numba.cuda.cudadrv import nvvm
+
+    error = cuda.cuda_error() or ("" if len(cuda.gpus) else "the driver sees none")
+    if error:
+        said = " ".join(str(error).split()).rstrip(".")
+        return f"no CUDA device can be used ({said}): set NUMBA_ENABLE_CUDASIM=1 to try without one."
+    if not nvvm.is_available():
+        return f"CUDA's compiler (NVVM) is missing: {INSTALL}."
+    return why_too_old(cuda.get_current_device().compute_capability)
 
 
 def versions(*, simulators: bool) -> tuple[list[Rung], list[str]]:
     """Those that can run here; and why the others cannot. simulators: they count as well, though they are slow."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     able, missing = list[Rung](), list[str]()
-    why_not = "numba simulates a device, which is slow" if simulated() and not simulators else why_no_numba()
-    if why_not is None:
-        able += SAMPLES
-    else:
-        missing.append(f"cuda v1, v2 and v3 are left out: {why_not.rstrip('.')}.")
-    why_not = "Triton interprets, which is slow" if interpreted() and not simulators else why_no_triton(device)
-    if why_not is None:
-        able.append(BLOCKS)
-    else:
-        missing.append(f"cuda v4 is left out: {why_not.rstrip('.')}.")
+    for names, rungs, slowly, why_not in (
+        ("cuda v1, v2 and v3 are", SAMPLES, simulated(), why_no_numba()),
+        ("cuda v4 is", (BLOCKS,), interpreted(), why_no_triton(device)),
+    ):
+        if slowly and not simulators:
+            why_not = "there is no device, and a simulator is slow."
+        able += rungs if why_not is None else ()
+        missing += [] if why_not is None else [f"{names} left out: {why_not}"]
     return able, missing

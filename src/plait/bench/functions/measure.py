@@ -1,6 +1,6 @@
 """The errors of the kernels' functions and of torch's, against longer numbers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ... import engines
 from ...cells import Cell
-from ...cells.ops import tensors
 from ...engines import Layout, Weights
 from ...errors import between
 from ..core.report import Report, tracked
@@ -20,7 +19,7 @@ DRAWN = 1 << 22  # float64 numbers: all of them are too many
 DIGITS = {torch.float32: 23, torch.float64: 52}
 TINY = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}  # the smallest number with all its digits
 
-# Each function for NumPy's longest numbers. (abs, relu, maximum, minimum and where choose a number: they are exact.)
+# For NumPy's longer numbers. (abs, relu, maximum, minimum and where are exact: they choose a number.)
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -52,11 +51,6 @@ def on_kernel(cell: type[Cell], x: Tensor) -> Tensor:
     return h.view(-1)
 
 
-def torchs(function: str, x: Tensor) -> Tensor:
-    result: Tensor = (torch.nn.functional.softplus if function == "softplus" else getattr(torch, function))(x)
-    return result
-
-
 def floats(bound: float, step: int, *, negative: bool) -> Iterator[Tensor]:
     """Every step-th float32 from 0 to the bound, in pieces; denormals count as 0 in the kernels, and are left out."""
     first, last = (int(torch.tensor(v).view(torch.int32)) for v in (2.0**-125, bound))
@@ -83,29 +77,29 @@ class Worst:
         self.places = max(self.places, float(places.max()))
 
 
-def sweep(function: str, bound: float, step: int, *, negative: bool) -> tuple[int, Worst, Worst]:
-    """float32, against float64 -> how many, the kernel's errors, torch's"""
+def errors(function: str, values: Iterable[Tensor], longer: type) -> tuple[int, Worst, Worst]:
+    """Against NumPy's numbers of that type -> how many, the kernel's errors, torch's"""
     count, ours, theirs = 0, Worst(), Worst()
-    for x in floats(bound, step, negative=negative):
-        exact = getattr(tensors, function)(x.double())
-        rounded = exact.float()
-        ours.add(x, on_kernel(alone(function), x).double().sub_(exact).abs_(), rounded)
-        theirs.add(x, torchs(function, x).double().sub_(exact).abs_(), rounded)
+    torchs = getattr(torch.nn.functional if function == "softplus" else torch, function)
+    for x in values:
+        exact = FUNCTIONS[function](x.numpy().astype(longer))
+        rounded = torch.from_numpy(exact.astype(x.numpy().dtype))
+        for worst, found in ((ours, on_kernel(alone(function), x)), (theirs, torchs(x))):
+            error = np.abs(found.numpy().astype(longer) - exact)
+            worst.add(x, torch.from_numpy(error.astype(np.float64)), rounded)
         count += x.numel()
     return count, ours, theirs
 
 
+def sweep(function: str, bound: float, step: int, *, negative: bool) -> tuple[int, Worst, Worst]:
+    return errors(function, floats(bound, step, negative=negative), np.float64)
+
+
 def drawn(function: str, bound: float, count: int, *, negative: bool, seed: int = 0) -> tuple[int, Worst, Worst]:
-    """float64 at random, half of them evenly and half by size, against NumPy's longest numbers"""
+    """float64 at random, half of them evenly and half by size."""
     rng = np.random.default_rng(seed)
     sizes = np.concatenate([rng.uniform(0, bound, count // 2), bound * 10.0 ** -rng.uniform(0, 12, count // 2)])
-    values = -sizes if negative else sizes
-    exact, x = FUNCTIONS[function](values.astype(np.longdouble)), torch.from_numpy(values)
-    rounded, ours, theirs = torch.from_numpy(exact.astype(np.float64)), Worst(), Worst()
-    for worst, found in ((ours, on_kernel(alone(function), x)), (theirs, torchs(function, x))):
-        error = np.abs(found.numpy().astype(np.longdouble) - exact)
-        worst.add(x, torch.from_numpy(error.astype(np.float64)), rounded)
-    return count, ours, theirs
+    return errors(function, [torch.from_numpy(-sizes if negative else sizes)], np.longdouble)
 
 
 def measure(options: Options) -> Report:
@@ -127,13 +121,13 @@ def measure(options: Options) -> Report:
         row = {"function": function, "of": kind, "from": span, "values": count}
         row |= {"largest error": ours.absolute, "at": ours.where}
         rows.append({**row, "last places": ours.places, "torch's": theirs.places})
-    remarks = ["last places: the error in units of the result's last binary place; torch's: of torch's own function."]
-    remarks.append("sigmoid is exact to 1, not to its size, in float32.")
-    if not longer:
-        remarks.append("float64 is left out: NumPy has no longer numbers on this machine.")
     return Report(
-        f"How far are the kernels' functions from the truth? Step {step} in the list of all float32.",
+        f"How exact are the kernels' functions? Step {step} in the list of all float32.",
         [("function", "of", "from", "values", "largest error", "at", "last places", "torch's")],
         rows,
-        remarks,
+        [
+            "last places: the error in units of the result's last binary place; torch's: of torch's own function.",
+            "sigmoid is exact to 1, not to its size, in float32.",
+            *([] if longer else ["float64 is left out: NumPy has no longer numbers on this machine."]),
+        ],
     )

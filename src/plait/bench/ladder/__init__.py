@@ -1,9 +1,4 @@
-"""How far is it from a sequential LSTM to a fast one? The first paper's climb, on this machine: about 5 minutes.
-
-Sections, as --parts names them: rungs (one training of an LSTM on the airline passengers, from scalar Python to
-compiled kernels, with the same loss in the end), growth (training time against the size of the dataset), descent
-(stochastic, mini-batch and full-batch: time, loss, and the angle of their gradients).
-"""
+"""How far is it from a sequential LSTM to a fast one? The first paper's climb, on this machine: about 5 minutes."""
 
 from ..core import options
 from ..core.options import option

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..core.pictures import COLORS, Panel, log_axes, plain
+from ..core.pictures import COLORS, Panel, log_axes, plain, whiskers
 from ..core.report import text
 from ..core.turns import Row
 
+ERROR_BARS = {"lw": 0.8, "capsize": 2}
+
 
 def times(axis: Any, rows: Sequence[Row]) -> None:
-    names, seconds = [r["rung"] for r in rows], [r["s"] for r in rows]
-    off = [[r["s"] - r["low"] for r in rows], [r["high"] - r["s"] for r in rows]]
-    colors = [COLORS[1] if name == "fused" else COLORS[0] for name in names]
-    axis.barh(names, seconds, xerr=off, color=colors, error_kw={"lw": 0.8, "capsize": 2})
+    names = [r["rung"] for r in rows]
+    colors = [COLORS[name == "fused"] for name in names]
+    axis.barh(names, [r["s"] for r in rows], xerr=whiskers(rows, "s"), color=colors, error_kw=ERROR_BARS)
     for k, row in enumerate(rows):
         axis.text(row["high"] * 1.15, k, f"{text(row['vs python'])}x", va="center", fontsize=8)
     axis.invert_yaxis()
@@ -25,40 +26,28 @@ def times(axis: Any, rows: Sequence[Row]) -> None:
 
 
 def growth(axis: Any, rows: Sequence[Row]) -> None:
-    names = dict.fromkeys(r["trained by"] for r in rows)
-    for color, name in zip(COLORS, names, strict=False):
-        for row in rows:
-            if row["trained by"] == name:
-                style = "o-" if row["batch"] == "growing" else "o--"
-                y = [row[f"{times}x ms"] for times in row["sizes"]]
-                label = f"{name}, {row['batch']} batch: {row['exponent']:.2f}"
-                axis.plot(row["sizes"], y, style, ms=3, lw=1.2, color=color, label=label)
+    for color, row in zip(COLORS, rows, strict=False):
+        y = [row[f"{times}x ms"] for times in row["sizes"]]
+        label = f"{row['trained by']}, {row['batch']} batch: {row['exponent']:.2f}"
+        axis.plot(row["sizes"], y, "o-", ms=3, lw=1.2, color=color, label=label)
     log_axes(axis, "times the airline series (in the legend: exponents)", "ms an epoch")
     axis.set_ylim(top=60 * max(row[f"{row['sizes'][-1]}x ms"] for row in rows))  # room for the legend
 
 
 def losses(axis: Any, rows: Sequence[Row]) -> None:
     for color, row in zip(COLORS, rows, strict=False):
-        axis.plot(
-            list(accumulate(row["seconds"])), row["by epoch"], "o-", ms=2, lw=1, color=color, label=row["descent"]
-        )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    plain(axis.xaxis, axis.yaxis)
-    axis.set_xlabel("seconds (a dot: an epoch)")
-    axis.set_ylabel("mean squared error")
+        x, label = list(accumulate(row["seconds"])), row["descent"]
+        axis.plot(x, row["by epoch"], "o-", ms=2, lw=1, color=color, label=label)
+    log_axes(axis, "seconds (a dot: an epoch)", "mean squared error", base=10)
 
 
 def directions(axis: Any, rows: Sequence[Row]) -> None:
     for k, when in enumerate(("start", "end")):
-        places = [n + 0.36 * (k - 0.5) for n in range(len(rows))]
-        y = [r[f"angle, {when}"] for r in rows]
-        off = [
-            [r[f"angle, {when}"] - r[f"{when} low"] for r in rows],
-            [r[f"{when} high"] - r[f"angle, {when}"] for r in rows],
-        ]
+        middle = f"angle, {when}"
+        places, y = [n + 0.36 * (k - 0.5) for n in range(len(rows))], [r[middle] for r in rows]
+        off = whiskers(rows, middle, f"{when} low", f"{when} high")
         label = f"at the {when} of training"
-        axis.bar(places, y, 0.34, yerr=off, color=COLORS[k], label=label, error_kw={"lw": 0.8, "capsize": 2})
+        axis.bar(places, y, 0.34, yerr=off, color=COLORS[k], label=label, error_kw=ERROR_BARS)
     axis.axhline(90, color="0.6", lw=0.8)
     axis.set_xticks(range(len(rows)), [f"{r['descent']}\n(batch {r['batch']})" for r in rows])
     axis.set_ylabel("degrees to the gradient of all samples")

@@ -1,9 +1,8 @@
-"""A training step in turns, phase by phase: plait's task, the same with torch's layer, and a torch script."""
+"""A training step in turns, phase by phase."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,34 +23,31 @@ LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead o
 PHASES = ("layers", "softmax", "backward", "clipping", "optimizer")
 
 
-class Plain(nn.Module):
-    """As most scripts have it."""
+class Trainer:
+    """plait's task, its optimizer, and steps through the text."""
 
-    def __init__(self, rnn: nn.Module, V: int, s: LanguageSettings) -> None:
-        super().__init__()
-        self.embedding, self.rnn, self.decoder = nn.Embedding(V, s.width), rnn, nn.Linear(s.hidden, V)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -s.init, s.init)
+    clip: Callable[..., Any] = staticmethod(clip)
 
-
-class Trainer(ABC):
-    """A model, its optimizer, and steps through the same text."""
-
-    clip: Callable[..., Any]
-
-    def __init__(self, model: nn.Module, count: int) -> None:
-        self.model, self.count, self.at, self.parameters = model, count, 0, list(model.parameters())
+    def __init__(self, task: Language, model: nn.Module, count: int) -> None:
+        self.task, self.model, self.count, self.parameters = task, model, count, list(model.parameters())
+        self.at, self.state = 0, None
         self.optimizer = torch.optim.SGD(self.parameters, lr=LR, fused=True)
         self.laps = Laps(PHASES)
 
-    @abstractmethod
-    def forward(self) -> Callable[[], Tensor]:
-        """Runs the layers; what is returned then computes the loss."""
+    def forward(self) -> tuple[Any, Callable[[], Tensor]]:
+        """Runs the layers -> their last state, and what then computes the loss."""
+        streams, model = self.task.sampler, self.task.model
+        assert isinstance(streams, Streams)
+        positions, layout = streams.batch(torch.tensor(self.at % (len(streams) - 1)))
+        ids = self.task.corpus.parts["train"].ids[positions].long()
+        h, state = model(self.task.before["train"][positions], layout, self.state)
+        return state, lambda: model.softmax(h, ids)
 
     def __call__(self) -> None:
         for _ in range(self.count):
             with self.laps.step() as mark:
-                loss_of = self.forward()
+                state, loss_of = self.forward()
+                self.state = state_of(tuple(s.detach() for s in states_of(state)))
                 mark()
                 loss = loss_of()
                 mark()
@@ -65,45 +61,28 @@ class Trainer(ABC):
             self.at += 1
 
 
-class Ours(Trainer):
-    clip = staticmethod(clip)
-
-    def __init__(self, task: Language, count: int) -> None:
-        super().__init__(task.model, count)
-        self.task, self.state = task, None
-
-    def forward(self) -> Callable[[], Tensor]:
-        streams = self.task.sampler
-        assert isinstance(streams, Streams)
-        positions, layout = streams.batch(torch.tensor(self.at % (len(streams) - 1)))
-        ids = self.task.corpus.parts["train"].ids[positions].long()
-        h, state = self.task.model(self.task.before["train"][positions], layout, self.state)
-        self.state = detached(state)
-        return lambda: self.task.model.softmax(h, ids)
-
-
 class Script(Trainer):
+    """As most scripts have it: one long text for each sequence of the batch, and torch's own layers."""
+
     clip = staticmethod(nn.utils.clip_grad_norm_)
 
-    def __init__(self, model: Plain, task: Language, count: int) -> None:
-        super().__init__(model, count)
-        s = task.settings
-        B = int(s.batch)
-        ids = task.corpus.parts["train"].ids.long()
+    def __init__(self, task: Language, rnn: nn.Module, count: int) -> None:
+        s, V = task.settings, len(task.vocabulary)
+        model = nn.ModuleDict({"rnn": rnn})
+        model["embedding"] = nn.Embedding(V, s.width)
+        model["decoder"] = nn.Linear(s.hidden, V)
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -s.init, s.init)
+        super().__init__(task, model, count)
+        ids, B = task.corpus.parts["train"].ids.long(), int(s.batch)
         self.data = ids[: len(ids) // B * B].view(B, -1).t().contiguous()  # (n, B)
-        self.steps, self.state = s.steps, None
 
-    def forward(self) -> Callable[[], Tensor]:
-        begin = self.at * self.steps % (len(self.data) - self.steps)
-        x, y = self.data[begin : begin + self.steps], self.data[begin + 1 : begin + self.steps + 1]
-        model: Any = self.model
+    def forward(self) -> tuple[Any, Callable[[], Tensor]]:
+        steps, model = self.task.settings.steps, cast(Any, self.model)
+        begin = self.at * steps % (len(self.data) - steps)
+        x, y = self.data[begin : begin + steps], self.data[begin + 1 : begin + steps + 1]
         h, state = model.rnn(model.embedding(x), self.state)
-        self.state = detached(state)
-        return lambda: nn.functional.cross_entropy(model.decoder(h).flatten(0, 1), y.flatten())
-
-
-def detached(state: Any) -> Any:
-    return state_of(tuple(s.detach() for s in states_of(state)))
+        return state, lambda: nn.functional.cross_entropy(model.decoder(h).flatten(0, 1), y.flatten())
 
 
 def measure(options: Options) -> Report:
@@ -147,9 +126,8 @@ def contenders(task: Language, count: int) -> dict[str, Trainer]:
         raise PlaitError(f"{s.data} has {tokens:,} tokens to train on: {expected}.")
     swapped = copy.copy(task)
     swapped.model = restore(copy.deepcopy(task.model))
-    plain = Plain(copy.deepcopy(swapped.model.rnn), len(task.vocabulary), s)
     return {
-        "plait": Ours(task, count),
-        f"plait, but nn.{s.cell.upper()}": Ours(swapped, count),
-        "a torch script": Script(plain, task, count),
+        "plait": Trainer(task, task.model, count),
+        f"plait, but nn.{s.cell.upper()}": Trainer(swapped, swapped.model, count),
+        "a torch script": Script(task, copy.deepcopy(swapped.model.rnn), count),
     }

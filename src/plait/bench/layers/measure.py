@@ -1,4 +1,4 @@
-"""The layers in turns: times, shares of the peak, memory, pages, deviations; and a search for slow shapes."""
+"""The layers in turns, on shapes that are given or drawn at random."""
 
 import math
 from collections.abc import Sequence
@@ -68,13 +68,13 @@ def compare(case: Case, options: Options, repeats: int) -> Row:
         row[f"{name} faults"], row[f"{name} sys"] = pages(step, repeats)
     for name, step in pair.items():
         row[f"{name} MB"] = extra_memory(step)
-    found, expected = (outputs_and_gradients(pair[name].layer, pair[name].x, None) for name in ("plait", "torch"))
-    row["deviation"], row["where"] = deviation(found, expected)
+    theirs, ours = (outputs_and_gradients(step.layer, step.x, None) for step in pair.values())
+    row["deviation"], row["where"] = deviation(ours, theirs)
     return row
 
 
 def search(cases: Sequence[Case], options: Options, peak: Peak) -> tuple[list[Row], list[str]]:
-    """The rows, worst first. What seems slower is measured again, for of many shapes some seem so by chance."""
+    """The rows, worst first. What seems slower is measured again: of many shapes, some seem so by chance."""
     again = AGAIN * options.repeats
     rows = [compare(case, options, options.repeats) for case in peak.between(tracked(cases))]
     doubted = [k for k, row in enumerate(rows) if row["faster"] < 1]
@@ -88,28 +88,26 @@ def search(cases: Sequence[Case], options: Options, peak: Peak) -> tuple[list[Ro
     ]
 
 
-def with_phases(rows: Sequence[Row], repeats: int) -> list[Row]:
+def add_phases(rows: Sequence[Row], repeats: int) -> None:
     """The phases of those that reach least of the target: their shares in %, and their rows as of `bench phases`."""
-    found, worst = list(rows), sorted(range(len(rows)), key=lambda k: rows[k]["reach"])[:PRINTED]
-    for k in tracked([k for k in worst if rows[k]["engine"] == "fused"]):
-        case = Case(rows[k]["cell"], *map(int, rows[k]["shape"].split(",")))
-        some = phases.split(case, repeats)
-        shares = {row["phase"]: row["share %"] for row in some if row["phase"] in phases.PHASES}
-        found[k] = {**rows[k], **shares, "phases": some}
-    return found
+    worst = sorted(rows, key=lambda row: row["reach"])[:PRINTED]
+    for row in tracked([row for row in worst if row["engine"] == "fused"]):
+        some = phases.split(Case(row["cell"], *map(int, row["shape"].split(","))), repeats)
+        row |= {found["phase"]: found["share %"] for found in some if found["phase"] in phases.PHASES}
+        row["phases"] = some
 
 
 def measured(cases: Sequence[Case], options: Options) -> tuple[list[Row], list[str]]:
     """-> the rows, and what is to be said about them"""
     torch.manual_seed(options.seed)
-    peak, more = Peak(cases[0].cell), list[str]()
+    peak, more = Peak(), list[str]()
     if options.random is None:
         rows = [compare(case, options, options.repeats) for case in peak.between(tracked(cases))]
     else:
         rows, more = search(cases, options, peak)
     rows = [targets.judged(row, peak.best, host().vector_bits // 32) for row in rows]
     if options.random is not None:
-        rows = with_phases(rows, options.repeats)
+        add_phases(rows, options.repeats)
     return rows, [*more, str(peak), targets.verdict(rows)]
 
 
@@ -143,7 +141,7 @@ def measure(options: Options) -> Report:
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """Which are slower beyond the spread, that is with an upper quartile below 1, and which deviates most."""
+    """Which are slower beyond the spread, and which deviates most."""
     slower = [f"{row['cell']} {row['shape']}" for row in rows if row["slower"]]
     worst = max(rows, key=lambda row: row["deviation"])
     return [

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -68,25 +68,22 @@ class Clock:
 
         return timed
 
-    @contextmanager
-    def on(self, task: Tiny | Forecast) -> Iterator[None]:
-        """Watches the task, backward, clipping and the optimizer."""
-        adam = torch.optim.Adam  # the settings' default
-        with (
-            patch.object(task, "loss", self.watched(task.loss)),
-            patch.object(task, "validate", self.watched(task.validate)),
-            patch.object(Tensor, "backward", self.watched(Tensor.backward)),
-            patch.object(crew, "clip", self.watched(crew.clip)),
-            patch.object(nn.Module, "zero_grad", self.watched(nn.Module.zero_grad)),
-            patch.object(adam, "step", self.watched(adam.step)),
-        ):
-            yield
-
 
 def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, float, float]:
-    """Seconds of a whole run, of its two checkpoints (the first and the last), and of the loop beside them."""
+    """Seconds of a whole run, of its two checkpoints, and of the loop beside them."""
     calls, checkpoints = Clock(), Clock()
-    with TemporaryDirectory() as folder, calls.on(task), patch.object(State, "save", checkpoints.watched(State.save)):
+    watched: tuple[tuple[Any, str], ...] = (
+        (task, "loss"),
+        (task, "validate"),
+        (Tensor, "backward"),
+        (crew, "clip"),
+        (nn.Module, "zero_grad"),
+        (torch.optim.Adam, "step"),  # the settings' default
+    )
+    with TemporaryDirectory() as folder, ExitStack() as patches:
+        for owner, name in watched:
+            patches.enter_context(patch.object(owner, name, calls.watched(getattr(owner, name))))
+        patches.enter_context(patch.object(State, "save", checkpoints.watched(State.save)))
         start = time.perf_counter()
         train(task, settings, Run(Path(folder)))
         whole = time.perf_counter() - start
@@ -96,19 +93,16 @@ def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, f
 def measure(options: Options) -> Report:
     steps, seed = options.steps, options.seed
     between("steps", steps, 1, 10**6)
-    airline = ForecastSettings(seed=seed, patience=0)
-    forecast = Forecast(airline, load_data(airline))
-    per_epoch = len(forecast.sampler)
-    cases: dict[str, tuple[ForecastSettings, Tiny | Forecast, int]] = {
-        "one weight": (ForecastSettings(seed=seed, batch="1", epochs=1), Tiny(steps), steps),
-        "airline, lstm 32": (
-            dataclasses.replace(airline, epochs=(epochs := max(1, steps // per_epoch))),
-            forecast,
-            epochs * per_epoch,
-        ),
-    }
+    settings = ForecastSettings(seed=seed, patience=0)
+    airline = Forecast(settings, load_data(settings))
+    epochs = max(1, steps // len(airline.sampler))
+    cases: list[tuple[str, Tiny | Forecast, ForecastSettings]] = [
+        ("one weight", Tiny(steps), ForecastSettings(seed=seed, batch="1", epochs=1)),
+        ("airline, lstm 32", airline, dataclasses.replace(settings, epochs=epochs)),
+    ]
     rows = []
-    for name, (settings, task, done) in cases.items():
+    for name, task, settings in cases:
+        done = settings.epochs * len(task.sampler)
         one_run(task, settings)  # warm
         runs = [one_run(task, settings) for _ in range(options.repeats)]
         step, checkpoint, own = (spread([run[k] * 1e3 / n for run in runs]) for k, n in enumerate((done, 2, done)))

@@ -1,6 +1,5 @@
 """How fast is the same training step in plait, NumPy, torch, torch.compile, JAX, PyTensor and Halide?
 
-The network is a layer, a linear head on its last state, the mean squared error and plain gradient descent, in float32.
 Each contender has a process of its own; they take turns, a block of steps each. docs/peers.md says how each is written.
 """
 

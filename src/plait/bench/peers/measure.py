@@ -1,17 +1,21 @@
 """The networks, row by row: every contender loads each, is checked, and takes its turns."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from .. import about
 from ..core.options import chosen
 from ..core.report import Report, tracked
-from ..core.turns import Row, Seconds, Spread
+from ..core.turns import Row, Seconds, Spread, take_turns
 from . import Options
 from .contenders.network import Network
-from .race import SAME_CHANGE, SAME_LOSS, Failed, Process, Runner, expected, load, race
+from .race import SAME_CHANGE, SAME_LOSS, Failed, Process, expected
 from .table import PEERS
 
 CASES = {  # cell, then B, T, I, H, O
@@ -30,7 +34,6 @@ NETWORKS = ("row", "cell", "B", "T", "I", "H", "O", "loss")
 TIMES = ("row", "peer", "ms", "low", "high", "times", "off", "ready s")
 VERDICTS = ("row", "fastest", "its ms", "plait ms", "plait is")
 PROFILE = ("row", "part of plait's step", "us", "share %")
-MISSING, UNWRITTEN, FAILED = "missing", "not written", "failed"
 
 
 class Course:
@@ -42,61 +45,72 @@ class Course:
         self.processes: dict[str, Process] = {}
         self.remarks = [f"{name} is missing: {why}." for name, why in self.missing.items()]
 
-    def process(self, name: str) -> Process:
-        if name not in self.processes:
-            self.processes[name] = Process(PEERS[name], self.threads, self.folder)
-        return self.processes[name]
-
-    def failed(self, row: str, name: str, why: str) -> None:
-        """It is named, and begins anew in the next row."""
-        self.remarks.append(f"{name} failed in row {row}: {why}.")
-        self.processes.pop(name).end()
-
-    def end(self) -> None:
-        for process in self.processes.values():
-            process.end()
+    @contextmanager
+    def asking(self, name: str, row: str) -> Iterator[Process]:
+        """Its process. If it fails in here, that is said, and in the next row it has a new one."""
+        try:
+            if name not in self.processes:
+                self.processes[name] = Process(PEERS[name], self.threads, self.folder)
+            yield self.processes[name]
+        except Failed as e:
+            self.remarks.append(f"{name} failed in row {row}: {e}.")
+            self.processes.pop(name).end()
 
     def run(self, row: str, repeats: int, block: float, seed: int) -> list[Row]:
         """All rows of one network."""
         cell, *sizes = CASES[row]
-        net = Network.drawn(cell, *sizes, rate=RATE, seed=seed)
-        net.save(self.folder / "network.npz")
-        right = expected(net)
-        runners: dict[str, Runner] = {}
-        state = dict.fromkeys(self.missing, MISSING)
+        drawn: list[Any] = [cell, *sizes, RATE, seed]
+        net = Network.drawn(*drawn)
+        right, ready = expected(net), list[str]()
         for name in self.names:
-            if name not in state and cell not in PEERS[name].cells:
-                state[name] = UNWRITTEN
-            elif name not in state:
-                try:
-                    runner = load(self.process(name), net, self.folder, right)
-                    runner.fill(block)
-                    runners[name] = runner
-                except Failed as e:
-                    self.failed(row, name, str(e))
-        found, failed = race(runners, repeats)
-        for name, why in failed.items():
-            self.failed(row, name, str(why))
+            if name not in self.missing and cell in PEERS[name].cells:
+                with self.asking(name, row) as process:
+                    process.load(drawn, net, right)
+                    process.fill(block)
+                    ready.append(name)
+        found = self.race(row, ready, repeats)
         rows = [dict(zip(NETWORKS, (row, cell, *sizes, right[0]), strict=True))]
         for name in self.names:
-            rows.append({"row": row, "peer": name})
+            rows.append({"row": row, "peer": name, **dict.fromkeys(TIMES[2:])})
             if name in found:
-                times = {**found.spread(name).row("ms", 1e3), "off": runners[name].off, "ready s": runners[name].ready}
-                rows[-1] |= {**times, "times": found.faster(US, than=name).median if US in found else None}
+                process = self.processes[name]
+                rows[-1] |= found.spread(name).row("ms", 1e3)
+                rows[-1] |= {"off": process.off, "ready s": process.ready}
+                rows[-1]["times"] = found.faster(US, than=name).median if US in found else None
+            elif name in self.missing:
+                rows[-1]["ms"] = "missing"
             else:
-                rows[-1] |= {**dict.fromkeys(TIMES[3:]), "ms": state.get(name, FAILED)}
-        return [*rows, *self.ours(row, found, runners)]
+                rows[-1]["ms"] = "failed" if cell in PEERS[name].cells else "not written"
+        return [*rows, *self.ours(row, found)]
 
-    def ours(self, row: str, found: Seconds, runners: Mapping[str, Runner]) -> list[Row]:
+    def race(self, row: str, names: Sequence[str], repeats: int) -> Seconds:
+        """Seconds of a step, once per repeat, of those who do not fail."""
+        now, racing = 0.0, set(names)
+
+        def turn(name: str) -> None:
+            nonlocal now
+            if name in racing:
+                racing.remove(name)
+                with self.asking(name, row) as process:
+                    now += process.block()
+                    racing.add(name)
+
+        calls = {name: partial(turn, name) for name in names}
+        seconds = take_turns(calls, repeats, warm=False, least=0, clock=lambda: now)
+        return Seconds({name: values for name, values in seconds.items() if name in racing})
+
+    def ours(self, row: str, found: Seconds) -> list[Row]:
         """What follows for plait, and where the time of a small step goes."""
         if US not in found:
             return []
         rows = [verdict(row, {name: found.spread(name) for name in found})]
         if found.median(US) < BIG:
-            try:
-                rows += profile(row, runners[US])
-            except Failed as e:
-                self.failed(row, US, f"while it was profiled: {e}")
+            with self.asking(US, row) as process:
+                process.block()
+                spent: dict[str, float] = process.ask(do="profile", steps=process.steps)["seconds"]
+                total = sum(spent.values())
+                for part, s in spent.items():
+                    rows.append(dict(zip(PROFILE, (row, part, s * 1e6, s / total * 100), strict=True)))
         return rows
 
 
@@ -114,14 +128,6 @@ def verdict(row: str, found: Mapping[str, Spread]) -> Row:
     return dict(zip(VERDICTS, (row, best, found[best].median * 1e3, t.median * 1e3, said), strict=True))
 
 
-def profile(row: str, runner: Runner) -> list[Row]:
-    """Where the time of a small step goes."""
-    runner.block()
-    spent: dict[str, float] = runner.process.ask(do="profile", steps=runner.steps)["seconds"]
-    total = sum(spent.values())
-    return [dict(zip(PROFILE, (row, part, s * 1e6, s / total * 100), strict=True)) for part, s in spent.items()]
-
-
 def measure(options: Options) -> Report:
     names = [US, *(name for name in chosen(options.only, list(PEERS), "--only: peer") if name != US)]
     cases = chosen(options.rows, list(CASES), "--rows: network")
@@ -137,9 +143,10 @@ def measure(options: Options) -> Report:
             for row in tracked(cases):
                 found += course.run(row, options.repeats, QUICK_BLOCK if options.quick else BLOCK, options.seed)
         finally:
-            course.end()
+            for process in course.processes.values():
+                process.end()
     return Report(
-        "How fast is the same training step (layer, linear head, squared error, backward, SGD) in each library?",
+        about("peers"),
         [NETWORKS, TIMES, VERDICTS, PROFILE],
         found,
         [

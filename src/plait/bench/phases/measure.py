@@ -1,22 +1,28 @@
 """The phases of a layer's step; `rotate` has those of the fourth paper's."""
 
+from collections.abc import Mapping
+
 import torch
 
 from ... import cells
 from ...engines import Layout, Weights
 from ...engines.fused import FusedEngine
 from ...errors import PlaitError, unknown
+from .. import about
 from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
 from ..core.peak import Peak
 from ..core.report import Report, tracked
 from ..core.steps import Step, contenders
-from ..core.turns import Laps, Row, take_turns
+from ..core.turns import Laps, Row, Seconds, take_turns
 from . import Options, rotate
-from .table import rows_of, with_peak
 
 PHASES = ("Wx", "forward", "backward", "d_w", "d_x", "d_b")
 SHAPE, CELL = "32,128,64,64,1", "lstm"
 COLUMNS = ("shape", "cell", "phase", "ms", "low", "high", "share %", "GFLOP/s", "peak %")
+REMARKS = [
+    "Wx: W x + b of all steps. forward, backward: the recurrence. d_w, d_x, d_b: gradients.",
+    "step: the layer's own, with autograd; small matrix products are then part of the recurrence.",
+]
 
 
 class Phased:
@@ -61,33 +67,45 @@ def work(case: Case) -> dict[str, int]:
 def split(case: Case, repeats: int) -> list[Row]:
     step = contenders(case, "fused", input_gradient=True)["plait"]
     phased = Phased(case, step)
-    whole = take_turns({"phases": phased, "step": step}, repeats).spread("step")
-    return rows_of(case, phased.laps, whole, work(case))
+    seconds = take_turns({"phases": phased, "step": step}, repeats)
+    return rows_of(case, phased.laps, seconds, work(case))
+
+
+def rows_of(case: Case, laps: Laps, seconds: Seconds, work: Mapping[str, int]) -> list[Row]:
+    """Each phase, their sum, and the whole step beside it. work: as of work(), by phase"""
+    total, everything = laps.total(), sum(work.values())
+    work = {**work, "sum": everything, "step": everything}
+    rows = []
+    for phase, t in {**laps.spreads(), "sum": total, "step": seconds.spread("step")}.items():
+        speed = work[phase] / t.median / 1e9 if phase in work else None
+        row = {"shape": case.shape, "cell": case.cell, "phase": phase, **t.row("ms", 1e3)}
+        rows.append({**row, "share %": t.median / total.median * 100, "GFLOP/s": speed})
+    return rows
 
 
 def measure(options: Options) -> Report:
     if options.task not in (None, "rotate"):
         raise unknown("task", options.task, ["rotate"])
     shape, cell = (rotate.SHAPE, rotate.CELL) if options.task else (SHAPE, CELL)
-    shapes, names = options.shapes if options.shapes is not None else shape, options.cells
-    names = cell if names is None else names
+    shapes = shape if options.shapes is None else options.shapes
+    names = cell if options.cells is None else options.cells
     cases = parse_shapes(shapes, parse_cells(names))
     check_one_layer(cases, "the phases are those")
     if options.task and len(cases) > 1:
         raise PlaitError(f"shapes '{shapes}' and cells '{names}': task rotate takes one of each.")
     torch.manual_seed(options.seed)
-    peak = Peak(cases[0].cell)
-    if options.task:
-        (report,) = (rotate.split(case, options.repeats) for case in peak.between(cases))
-        return Report(report.question, report.tables, with_peak(report.rows, peak), [*report.remarks, str(peak)])
-    rows = [row for case in peak.between(tracked(cases)) for row in split(case, options.repeats)]
-    return Report(
-        "Where does a training step of engine fused spend its time?",
-        [COLUMNS],
-        with_peak(rows, peak),
-        [
-            str(peak),
-            "Wx: W x + b of all steps. forward, backward: the recurrence. d_w, d_x, d_b: gradients.",
-            "step: the layer's own, with autograd; small matrix products are then part of the recurrence.",
-        ],
-    )
+    peak, rows = Peak(), list[Row]()
+    question, columns, remarks = about("phases"), list(COLUMNS), REMARKS
+    for case in peak.between(tracked(cases)):
+        if options.task:
+            laps, seconds, apart = rotate.split(case, options.repeats)
+            rows = rows_of(case, laps, seconds, rotate.work(case))
+            papers = {**rotate.PAPER, "sum": sum(rotate.PAPER.values())}
+            rows = [{**row, "paper %": papers.get(row["phase"])} for row in rows]
+            question, columns = rotate.QUESTION, list(rotate.COLUMNS)
+            remarks = [f"{case.cell} {case.shape} (B,T,I,H,layers).", *rotate.REMARKS, apart]
+        else:
+            rows += split(case, options.repeats)
+    for row in rows:
+        row |= {"peak %": row["GFLOP/s"] and row["GFLOP/s"] / peak.best * 100, "peak GFLOP/s": peak.best}
+    return Report(question, [columns], rows, [str(peak), *remarks])

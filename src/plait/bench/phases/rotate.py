@@ -1,4 +1,4 @@
-"""The fourth paper's ten phases of a training step, and what each of them takes here, on the same network.
+"""The fourth paper's ten phases of a training step, on its network.
 
 The paper: h = tanh(W x + R h), y = tanh(V h), summed squared error, plain gradient descent; "Workload breakdown".
 """
@@ -16,9 +16,7 @@ from ...tasks.memory import FLOAT, check_fits, check_layer
 from ...tasks.rotate import Rotator, squared_error
 from ...tasks.settings import RotateSettings
 from ..core.cases import Case
-from ..core.report import Report
-from ..core.turns import Laps, take_turns
-from .table import rows_of
+from ..core.turns import Laps, Seconds, take_turns
 
 SHAPE, CELL = "1000,10,1000,1000,1", "rnn"  # the paper's
 PAPER = {  # % of the time of its own step
@@ -34,6 +32,11 @@ PAPER = {  # % of the time of its own step
     "10 descent": 0.06,
 }
 COLUMNS = ("phase", "paper %", "share %", "ms", "low", "high", "GFLOP/s", "peak %")
+QUESTION = "Where does a training step of the rotating network spend its time, beside that of the fourth paper?"
+REMARKS = (
+    "share: of the sum. step: the task's own, with autograd.",
+    "4: the paper copies what the backward pass needs; here the forward pass has written it there.",
+)
 LR = 1e-6  # so small that many steps lead nowhere
 
 
@@ -58,7 +61,7 @@ class Phased:
             h = tape.states[0]  # (N, H)
             y = torch.mm(h, V.t()).tanh_()  # (N, I)
             mark()
-            mark()  # nothing is left to save: the forward pass has written its states where the backward pass reads
+            mark()  # nothing is left to save
             error = y - self.targets
             error.square().sum().item()
             mark()
@@ -79,48 +82,41 @@ class Phased:
             mark()
 
 
-class Step:
-    """The same by the task's own network, autograd and optimizer."""
-
-    def __init__(self, model: Rotator, x: Tensor, targets: Tensor) -> None:
-        self.model, self.x, self.targets = model, x, targets
-        self.optimizer = torch.optim.SGD(model.parameters(), LR, fused=True)
-
-    def __call__(self) -> None:
-        self.model.zero_grad()
-        loss = squared_error(self.model(self.x), self.targets)
-        loss.backward()
-        loss.item()
-        self.optimizer.step()
-
-
 def work(case: Case) -> dict[str, int]:
     """Multiplications and additions of the matrix products."""
     N = 2 * case.T * case.B
     W, R, V = N * case.I * case.gates, N * case.H * case.gates, N * case.H * case.I
-    return {"2 hidden states": W + R, "3 outputs": V, "8 d hidden states": R + V, "9 weight gradients": W + R + V}
+    return {
+        "2 hidden states": W + R,
+        "3 outputs": V,
+        "8 d hidden states": R + V,
+        "9 weight gradients": W + R + V,
+    }
 
 
-def split(case: Case, repeats: int) -> Report:
+def split(case: Case, repeats: int) -> tuple[Laps, Seconds, str]:
+    """-> the phases, the steps beside them, and how far their gradients are apart"""
     check_layer(case.B, case.T, case.I, case.H, case.gates, of=2)
     check_fits(FLOAT * 8 * case.T * case.B * case.I, f"outputs of batch {case.B}, {case.T} steps", "lower one of them")
     model = Rotator(RotateSettings(cell=case.cell, hidden=case.H, engine="fused"), case.I)
     images = torch.rand(case.T + 1, case.B, case.I)
     x, targets = images[:-1], images[1:]
-    phased, step = Phased(case, copy.deepcopy(model), x, targets), Step(model, x, targets)
+    phased, optimizer = (
+        Phased(case, copy.deepcopy(model), x, targets),
+        torch.optim.SGD(model.parameters(), LR, fused=True),
+    )
+
+    def step() -> None:
+        """The same by the task's own network, autograd and optimizer."""
+        model.zero_grad()
+        loss = squared_error(model(x), targets)
+        loss.backward()
+        loss.item()
+        optimizer.step()
+
     phased()
     step()
     apart = worst(phased.gradients, [p.grad for p in model.parameters() if p.grad is not None])
-    whole = take_turns({"phases": phased, "step": step}, repeats, warm=False).spread("step")
-    papers = {**PAPER, "sum": sum(PAPER.values())}
-    rows = rows_of(case, phased.laps, whole, work(case))
-    return Report(
-        "Where does a training step of the rotating network spend its time, beside that of the fourth paper?",
-        [COLUMNS],
-        [{**row, "paper %": papers.get(row["phase"])} for row in rows],
-        [
-            f"{case.cell} {case.shape} (B,T,I,H,layers). share: of the sum. step: the task's own, with autograd.",
-            "4: the paper copies what the backward pass needs; here the forward pass has written it there.",
-            f"largest deviation of the phases' gradients from autograd's: {apart:.1e}",
-        ],
-    )
+    seconds = take_turns({"phases": phased, "step": step}, repeats, warm=False)
+    said = f"largest deviation of the phases' gradients from autograd's: {apart:.1e}"
+    return phased.laps, seconds, said

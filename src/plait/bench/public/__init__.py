@@ -1,7 +1,6 @@
 """What do public reports of slow recurrent layers measure on this machine, with torch's layers and with plait's?
 
-The scripts of the reports are written anew here, from what they time. Each network is torch's, and a copy of it whose
-layers are plait's.
+Their scripts are written anew, from what they time.
 """
 
 from ..core import options

@@ -1,6 +1,7 @@
-"""Batches of sentences in turns: torch's padded and packed, plait's padded and packed, and a dense one."""
+"""Batches of sentences in turns: padded, packed and dense."""
 
 import copy
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -44,10 +45,6 @@ class Draw:
             "dense": Step(ours, dense, torch.randn_like(dense)),
         }
 
-    def deviation(self) -> float:
-        """Of outputs and gradients, from torch's packed ones."""
-        return worst(self.steps["plait"].results(), self.steps["packed"].results())
-
 
 def compare(draw: Draw, repeats: int) -> Row:
     seconds = take_turns(draw.steps, repeats)
@@ -59,7 +56,7 @@ def compare(draw: Draw, repeats: int) -> Row:
         **seconds.faster("plait", than=better).row("faster"),
         "of dense": seconds.faster("dense", than="plait").median * steps,
         "rows, of dense": seconds.faster("dense", than="rows").median * steps,
-        "deviation": draw.deviation(),
+        "deviation": worst(draw.steps["plait"].results(), draw.steps["packed"].results()),
     }
 
 
@@ -75,16 +72,13 @@ def measure(options: Options) -> Report:
     every = torch.tensor([len(words) for words in text.sentences(texts.parts["train"])])
     if len(every) < batch:
         raise PlaitError(f"{data} has {len(every)} sentences to train on: expected at least a batch, {batch}.")
-    cases = []
-    for seed in range(options.seed, options.seed + options.draws):
-        generator = torch.Generator().manual_seed(seed)
-        lengths = every[torch.randperm(len(every), generator=generator)[:batch]]
-        cases += [(seed, cell, lengths) for cell in names]
     torch.manual_seed(options.seed)
-    rows = [
-        {"draw": seed, "cell": cell, **compare(Draw(cell, lengths, hidden), options.repeats)}
-        for seed, cell, lengths in tracked(cases)
-    ]
+    rows = []
+    seeds = range(options.seed, options.seed + options.draws)
+    for seed, cell in tracked([*product(seeds, names)]):
+        order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))
+        draw = Draw(cell, every[order[:batch]], hidden)
+        rows.append({"draw": seed, "cell": cell, **compare(draw, options.repeats)})
     return Report(
         f"What does a layer of {hidden} cost on {batch} sentences of {texts.name}, as they come?",
         [TIMES, RATIOS],

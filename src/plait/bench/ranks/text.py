@@ -1,13 +1,11 @@
-"""The text that `bench ranks` trains on, made up if there is none, and some of its batches as a task."""
+"""The text that `bench ranks` trains on, or one that is made up, as a task."""
 
-import copy
-import time
-from collections.abc import Sequence
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...data.text import EOS, PARTS, UNK, Encoded, Vocabulary
 from ...layout import Layout
@@ -23,13 +21,14 @@ FOLLOWS = 0.4  # how often a word is followed by its favourite: something that a
 
 
 def made_up(V: int, count: int, seed: int) -> Corpus:
-    """About V different words, the k-th as frequent as 1 / k, in `count` sentences as long as Penn Treebank's."""
+    """About V words, the k-th as frequent as 1 / k, in sentences as long as Penn Treebank's."""
     random = np.random.default_rng(seed)
     frequency = 1 / np.arange(1, V - 1)
     limits = np.cumsum(frequency / frequency.sum())
     favourite = np.searchsorted(limits, random.random(V - 2))
     parts = {}
-    for part, size in zip(PARTS, (count, max(2, count // 20), max(2, count // 20)), strict=True):
+    for part in PARTS:
+        size = sentences_of(part, count)
         lengths = random.gamma(SHAPE, SCALE, size).round().clip(1, LONGEST).astype(np.int64)
         lengths[0] = LONGEST
         words = np.searchsorted(limits, random.random(lengths.sum()))
@@ -46,50 +45,33 @@ def beginning(corpus: Corpus, count: int) -> Corpus:
     """The first sentences of each part, with the whole vocabulary."""
     parts = {}
     for part, encoded in corpus.parts.items():
-        starts = encoded.starts[: (count if part == "train" else max(2, count // 20)) + 1]
+        starts = encoded.starts[: sentences_of(part, count) + 1]
         parts[part] = Encoded(encoded.ids[: int(starts[-1])], starts, 0)
     return Corpus(corpus.name, corpus.vocabulary, parts)
 
 
+def sentences_of(part: str, count: int) -> int:
+    return count if part == "train" else max(2, count // 20)
+
+
 class Text(Language):
-    """The language task, and those of its batches that are measured. Several of these may share a model."""
+    """The language task, and those of its batches that are measured."""
+
+    learns = False  # whether a step changes the weights
 
     def __init__(self, settings: LanguageSettings, corpus: Corpus, size: int, model: LanguageModel | None = None):
         super().__init__(settings, corpus)
         self.model = model or self.model
         self.by = settings.by  # how batches are made of the text
-        self.chosen: Sequence[Tensor] = list(islice(self.sampler.batches(0), size))
-        self.marks: dict[str, float] = {}  # when a phase of the last step ended
+        self.chosen = list(islice(self.sampler.batches(0), size))
+        self.size = len(self.chosen)
 
-    @property
-    def size(self) -> int:
-        return len(self.chosen)
-
-    @property
-    def tokens(self) -> int:
-        """Of all its batches."""
-        return sum(self.count(indices) for indices in self.chosen)
-
-    @property
-    def bytes(self) -> int:
-        """Of its weights."""
-        return sum(p.nbytes for p in self.model.parameters())
-
-    def layout(self, k: int) -> Layout:
-        return self.rows(self.chosen[k])[2]
-
-    def loss(self, indices: Tensor) -> tuple[Tensor, int]:
-        found = super().loss(indices)
-        self.marks["forward"] = time.perf_counter()
-        return found
-
-    def twin(self, own_weights: bool) -> "Text":
-        """The same task with gradients and hooks of its own, and the weights in the same memory, or a copy of them."""
-        found, memo = copy.copy(self), {}
-        if not own_weights:
-            memo = {id(p): nn.Parameter(p.data) for p in self.model.parameters()}
-        found.model, found.marks = copy.deepcopy(self.model, memo), {}
-        return found
+    @cached_property
+    def reference(self) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradients of its first batch, by one process."""
+        loss, _ = self.loss(self.chosen[0])
+        names, parameters = zip(*self.model.named_parameters(), strict=True)
+        return loss.item(), dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
 class Padded(Text):
@@ -97,13 +79,8 @@ class Padded(Text):
 
     def __init__(self, base: Text, by: str, scheme: Scheme) -> None:
         self.__dict__ |= vars(base)
-        self.by, self.scheme = by, scheme
-        self.chosen = list(torch.arange(len(scheme.batches)))
-
-    @property
-    def epochs(self) -> float:
-        """An epoch has so many times the slots of these batches."""
-        return self.scheme.epoch_slots / self.scheme.chosen_slots
+        self.by, self.scheme, self.size = by, scheme, len(scheme.batches)
+        self.chosen = list(torch.arange(self.size))
 
     def count(self, indices: Tensor) -> int:
         return int((self.scheme.batches[int(indices)][1] >= 0).sum())

@@ -1,6 +1,7 @@
-"""Does it learn as well, and as fast? Loss against seconds for each mesh, and perplexity against the global batch."""
+"""Does it learn as well, and as fast? Loss against seconds, perplexity against the batch."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -11,45 +12,40 @@ from ...training import signals
 from ...training.loop import train
 from ..core.report import tracked
 from ..core.turns import Row
-from .order import Order
+from . import Options
 from .race import Job
 
 # Zaremba's 1 and 5, for the mean over a stream's steps instead of the sum
 LEARNING: dict[str, Any] = {"lr": 20.0, "clip": 0.25}
+TRAINED = 60, 8  # steps; the latter with --quick
 SMOOTH = 5  # steps over which a loss is averaged
+BATCHES = (1, 4, 16)  # times the batch, for which the perplexity is compared
 
 
 def learning(job: Job) -> list[Row]:
     """Some steps of training from the same weights, with the same batches."""
-    order = job.order
-    task = job.text(size=order.scale.trained, **LEARNING)
-    double = job.text(batch=2 * order.batch, size=order.scale.trained // 2, **LEARNING)
-    cut = job.cut(job.costs(task, 2), task, 2)
-    trainees = [
-        job.alone(task, learns=True),
-        job.together("data=2", task, learns=True),
-        job.together("layers=2", task, cut, learns=True),
-        job.together("data=2", double, name=f"data=2, batch {2 * order.batch}", learns=True),
-    ]
-    race = job.race(trainees, repeats=1)
-    names = [trainee.name for trainee in trainees]
-    curves = [smoothed([step[0]["loss"] for step in race.notes[name]]) for name in names]
-    return curve_rows(names, curves, [race.steps(name) for name in names])
+    batch, steps = job.order.batch, TRAINED[job.order.quick]
+    task = job.text(size=steps, **LEARNING)
+    double = job.text(batch=2 * batch, size=steps // 2, **LEARNING)
+    task.learns = double.learns = True
+    some = [job.alone(task), job.together("data=2", task), job.together("layers=2", task)]
+    some.append(job.together("data=2", double, f", batch {2 * batch}"))
+    job.race(some, repeats=1)
+    return curve_rows({c.name: ([step[0]["loss"] for step in c.notes], c.steps) for c in some})
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
     return [fmean(losses[max(0, k + 1 - SMOOTH) : k + 1]) for k in range(len(losses))]
 
 
-def curve_rows(
-    names: Sequence[str], curves: Sequence[Sequence[float]], seconds: Sequence[Sequence[float]]
-) -> list[Row]:
-    """The set loss is one that all of them reach."""
-    wanted = max(min(curve) for curve in curves)
+def curve_rows(found: dict[str, tuple[Sequence[float], Sequence[float]]]) -> list[Row]:
+    """From losses and seconds of all steps. The set loss is one that all of them reach."""
+    curves = {name: smoothed(losses) for name, (losses, _) in found.items()}
+    wanted = max(min(curve) for curve in curves.values())
     rows = list[Row]()
-    for name, curve, took in zip(names, curves, seconds, strict=True):
+    for name, curve in curves.items():
         steps = next(k for k, loss in enumerate(curve, 1) if loss <= wanted)
-        ends = [sum(took[: k + 1]) for k in range(len(took))]
+        ends = list(accumulate(found[name][1]))
         rows.append(
             {
                 "training": name,
@@ -66,15 +62,13 @@ def curve_rows(
     return rows
 
 
-# --- the size of a batch
-def perplexities(order: Order, corpus: Corpus) -> list[Row]:
-    """Final perplexity against the global batch. It does not depend on the mesh, so one process is enough."""
-    smallest, *larger = order.global_batches
-    runs = [(smallest, False), *((batch, is_scaled) for batch in larger for is_scaled in (False, True))]
-    return [perplexity(order, corpus, *run) for run in tracked(runs)]
+def perplexities(order: Options, corpus: Corpus) -> list[Row]:
+    """By one process. Larger batches: also with a larger learning rate."""
+    runs = [(n * order.batch, is_scaled) for n in BATCHES for is_scaled in (False, True)]
+    return [perplexity(order, corpus, *run) for run in tracked(runs[:1] + runs[2:])]
 
 
-def perplexity(order: Order, corpus: Corpus, batch: int, is_scaled: bool) -> Row:
+def perplexity(order: Options, corpus: Corpus, batch: int, is_scaled: bool) -> Row:
     steps = -(-len(corpus.parts["train"].ids) // (batch * order.steps))  # in an epoch
     settings = order.settings(
         layers=2,

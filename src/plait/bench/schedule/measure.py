@@ -4,15 +4,15 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
-from ... import cells, engines
-from ...cells import Cell
+from ... import cells, engines, layers
 from ...engines import Engine, Layout, Needs, Weights
 from ...engines.fused import FusedEngine
 from ...errors import between
@@ -26,12 +26,13 @@ from . import Options
 
 BASELINE = "tile off, vectorise off, parallel off"
 ON = replace(DEFAULT, fold=False, torch_mm=False)
+BY_STEP = "all on, an array a step"
 OTHERS = {
     "all on, tile 64 x 16": replace(ON, tile=(64, 16)),
     "all on, products inside the recurrence": replace(ON, fuse=True),
     "all on, W x in the sums of a step": replace(ON, fold=True),
-    "all on, element-wise apart": replace(ON, elementwise="apart"),
-    "all on, an array a step": replace(ON, states="per step"),
+    "all on, element-wise apart": replace(ON, apart=True),
+    BY_STEP: ON,
     "all on, and torch.mm: the engine": DEFAULT,
 }
 FIRST_USE = """
@@ -49,51 +50,29 @@ class Network:
     """One layer, its data and its loss's gradient: what every contender computes."""
 
     def __init__(self, cell: str, B: int, T: int, n: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.cell: type[Cell] = cells.get(cell)
-        self.layout, rows = Layout(T, B), len(self.cell.gates) * n
-        check_layer(B, T, n, n, rows)
-        bound = n**-0.5
-        shapes = ((rows, n), (rows, n), (rows,), (rows,))
-        drawn = [torch.empty(s).uniform_(-bound, bound, generator=generator) for s in shapes]
-        self.w = Weights(drawn[0], drawn[1], drawn[2], drawn[3], None)
-        self.x = torch.randn(T * B, n, generator=generator)
-        self.d_y = torch.randn(T * B, n, generator=generator)
+        self.T, self.B, self.cell = T, B, cells.get(cell)
+        check_layer(B, T, n, n, len(self.cell.gates) * n)
+        torch.manual_seed(seed)
+        w_ih, w_hh, b_ih, b_hh = (p.detach() for p in layers.layer(cell, n, n).parameters())
+        self.w = Weights(w_ih, w_hh, b_ih, b_hh, None)
+        self.x, self.d_y = torch.randn(2, T * B, n)
 
-    def step(self, engine: Engine) -> list[Tensor]:
-        """-> outputs, d_x, d_ of the weights"""
+    def step(self, engine: Engine, calls: int = 1) -> list[list[Tensor]]:
+        """calls: each has arrays of its own -> outputs, d_x, d_ of the weights"""
         ps = [engine.prepare(self.cell, self.w, lasting=False)]
-        rows, final, kept = engine.forward(ps, self.x, None, self.layout)
-        nothing = [None] * len(final)
-        needs = Needs(True, [False] * len(final), [[True] * 4])
-        back = engine.backward(ps, self.x, kept, self.d_y, nothing, self.layout, needs=needs, spend=True)
-        return [rows, *present([back.x, *back.weights[0]])]
-
-    def step_by_step(self, engine: Engine) -> list[Tensor]:
-        """The same with an array, and a call, for each step."""
-        one, B = Layout(1, self.layout.B), self.layout.B
-        state, taken, ps = None, [], [engine.prepare(self.cell, self.w, lasting=False)]
-        for t in range(self.layout.T):
-            x = self.x[t * B : (t + 1) * B]
-            rows, final, kept = engine.forward(ps, x, state, one)
-            taken.append((x, rows, kept))
-            state = final
-        needs = Needs.all(ps)
-        d_final: Sequence[Tensor | None] = [None] * len(self.cell.states)
-        d_x: list[Tensor] = []
-        total: list[Tensor] = []
-        for t in range(self.layout.T - 1, -1, -1):
-            x, _, kept = taken[t]
-            d_y = self.d_y[t * B : (t + 1) * B]
-            back = engine.backward(ps, x, kept, d_y, d_final, one, needs=needs, spend=True)
-            d_final, d_w = back.states, present(back.weights[0])
-            d_x += present([back.x])
-            total = [a.add_(b) for a, b in zip(total, d_w, strict=True)] if total else d_w
-        return [torch.cat([rows for _, rows, _ in taken]), torch.cat(d_x[::-1]), *total]
-
-
-def present(values: Sequence[Tensor | None]) -> list[Tensor]:
-    return [v for v in values if v is not None]
+        layout = Layout(self.T // calls, self.B)
+        state, taken, d_x, d_w = None, [], list[Tensor](), list[Tensor]()
+        for x, d_y in zip(self.x.chunk(calls), self.d_y.chunk(calls), strict=True):
+            rows, state, kept = engine.forward(ps, x, state, layout)
+            taken.append((x, d_y, rows, kept))
+        d_state: Sequence[Tensor | None] = [None] * len(self.cell.states)
+        needs = Needs(True, [calls > 1] * len(d_state), [[True] * 4])
+        for x, d_y, _, kept in reversed(taken):
+            back = engine.backward(ps, x, kept, d_y, d_state, layout, needs=needs, spend=True)
+            found, d_state = [d for d in (back.x, *back.weights[0]) if d is not None], back.states
+            d_x.insert(0, found[0])
+            d_w = [a.add_(b) for a, b in zip(d_w, found[1:], strict=True)] if d_w else found[1:]
+        return [[rows for _, _, rows, _ in taken], d_x, *([d] for d in d_w)]
 
 
 def schedules() -> dict[str, Schedule]:
@@ -110,22 +89,18 @@ def measure(options: Options) -> Report:
     for name, value in (("batch", batch), ("size", size), ("steps", steps)):
         between(name, value, 1, WIDEST)
     network = Network(cell, batch, steps, size, options.seed)
-    reference = network.step(engines.get("numpy"))
-    contenders: dict[str, Callable[[], None]] = {}
-    deviation: dict[str, float] = {}
+    numpy, deviation = engines.get("numpy"), dict[str, float]()
+    reference = [torch.cat(some) for some in network.step(numpy)]
 
-    def contender(name: str, run: Callable[[Engine], list[Tensor]], engine: Engine) -> None:
-        def call() -> None:
-            result = run(engine)
-            if name not in deviation:  # the first call is not measured
-                deviation[name] = worst(result, reference)
+    def run(name: str, engine: Engine, calls: int = 1) -> None:
+        found = network.step(engine, calls)
+        if name not in deviation:  # the first call is not measured
+            deviation[name] = worst([torch.cat(some) for some in found], reference)
 
-        contenders[name] = call
-
+    contenders = {}
     for name, schedule in schedules().items():
-        run = network.step if schedule.states == "one buffer" else network.step_by_step
-        contender(name, run, FusedEngine(schedule))
-    contender("numpy", network.step, engines.get("numpy"))
+        contenders[name] = partial(run, name, FusedEngine(schedule), steps if name == BY_STEP else 1)
+    contenders["numpy"] = partial(run, "numpy", numpy)
     seconds = take_turns(contenders, options.repeats, warm=False)
     rows: list[Row] = []
     for name in contenders:
@@ -144,7 +119,7 @@ def measure(options: Options) -> Report:
 
 
 def first_use(cell: str) -> dict[str, float]:
-    """Seconds of a first small step: in a process that compiles, in one that finds the code compiled, and once more."""
+    """Seconds of a first small step: compiled, found compiled by another process, and once more."""
     with TemporaryDirectory() as folder:
         env, found = {**os.environ, "PLAIT_CACHE": folder}, []
         for _ in range(2):

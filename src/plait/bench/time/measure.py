@@ -1,29 +1,16 @@
 """Runs the sections of `bench time`."""
 
-from collections.abc import Callable
-
+from ..core.options import chosen
 from ..core.pictures import draw
 from ..core.report import Report
 from ..core.sections import measure_sections
-from ..core.turns import Row
 from . import Options
-from .learning import features, learning
-from .long import long
-from .nets import Order
 from .pictures import PANELS
 from .ranks import ranks
-from .sizes import error, length, residual, where
+from .sections import error, features, learning, length, long, residual, where
 
-PARTS: dict[str, Callable[[Order], list[Row]]] = {
-    "long": long,
-    "length": length,
-    "error": error,
-    "residual": residual,
-    "where": where,
-    "features": features,
-    "learning": learning,
-    "ranks": ranks,
-}
+SECTIONS = (long, length, error, residual, where, features, learning, ranks)
+PARTS = {section.__name__: section for section in SECTIONS}
 TABLES = [
     ("network", "H", "T", "loss", "push", "zeros", "serial ms", "shooting ms", "faster", "low", "high", "torch", "off"),
     ("T", "torch ms", "serial ms", "shooting ms", "faster", "low", "high", "multigrid ms"),
@@ -37,8 +24,9 @@ TABLES = [
 
 
 def measure(options: Options) -> Report:
-    order = Order(**vars(options))
-    rows = measure_sections(PARTS, options.parts, order)
+    rows = measure_sections(PARTS, options.parts, options)
     draw(options.picture, rows, PANELS)
+    asked = chosen(options.parts, list(PARTS), "section")
+    remarks = [f"{name}: {' '.join((PARTS[name].__doc__ or '').split())}" for name in asked]
     question = "What does cutting time bring? Training steps of an implicit GRU, where nothing else is said"
-    return Report(question, TABLES, rows, order.remarks)
+    return Report(question, TABLES, rows, remarks)

@@ -9,152 +9,140 @@ autoscheduler Adams2019 finds.
 import ctypes
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import halide as hl
+import numpy as np
 
 from .network import Array
 
 VECTOR = 16  # numbers of float32 at once, the paper's
-PAPER = (64, 1)  # rows of a tile, and vectors in a row of it
-TILED = (6, 2)
-Term = tuple[Any, Any, bool]  # A, B and whether A is stored as (rows of B, rows of C)
+HALIDE_BUFFER, FLOAT = "QPPQBBHiPP", 2  # of HalideRuntime.h
+
+
+class Call(NamedTuple):
+    """out = finish(sum of A B over the terms, column, row, *more)"""
+
+    name: str
+    out: Array
+    terms: list[tuple[Array, Array]]  # A may be transposed
+    finish: Callable[..., Any]
+    more: list[Array]
+
+    def arrays(self) -> list[Array]:
+        """As they lie in memory."""
+        factors = [matrix for a, b in self.terms for matrix in (a if a.flags.c_contiguous else a.T, b)]
+        return [*factors, *self.more, self.out]
 
 
 class Product:
-    """out = finish(sum of A B over the terms), with columns as the inner dimension."""
+    """What calls of one name compute, with columns as the inner dimension."""
 
-    def __init__(
-        self, name: str, rows: int, columns: int, terms: Sequence[Term], finish: Callable[..., Any], *more: Any
-    ) -> None:
-        self.name, self.rows, self.columns = name, rows, columns
-        self.n, self.m = hl.Var("n"), hl.Var("m")
-        n, m = self.n, self.m
-        self.inputs = [*(matrix for a, b, _ in terms for matrix in (a, b)), *more]
-        self.sum, self.out = hl.Func(f"{name}_sum"), hl.Func(name)
+    def __init__(self, call: Call) -> None:
+        self.name, (self.rows, self.columns) = call.name, call.out.shape
+        self.n, self.m = n, m = hl.Var("n"), hl.Var("m")
+        self.inputs = [bound(hl.ImageParam(hl.Float(32), 2), array) for array in call.arrays()[:-1]]
+        self.sum, self.out = hl.Func(f"{call.name}_sum"), hl.Func(call.name)
         self.sum[n, m] = hl.f32(0)
-        self.depths, self.panels = [], []
-        for k, (a, b, transposed) in enumerate(terms):
-            r, panel = hl.RDom([(0, b.dim(1).extent())]), hl.Func(f"{name}_panel{k}")
+        self.panels = []  # with the depths of the terms
+        for k, (rows, columns) in enumerate(call.terms):
+            a, b = self.inputs[2 * k : 2 * k + 2]
+            r, panel = hl.RDom([(0, len(columns))]), hl.Func(f"{call.name}_panel{k}")
             panel[n, m] = b[n, m]  # B itself, unless a schedule copies it
-            self.sum[n, m] += (a[m, r] if transposed else a[r, m]) * panel[n, r]
-            self.depths.append(r)
-            self.panels.append(panel)
-        self.out[n, m] = finish(self.sum[n, m], n, m)
-        for at, extent in enumerate((columns, rows)):
-            self.out.output_buffer().dim(at).set_bounds(0, extent)
+            self.sum[n, m] += (a[r, m] if rows.flags.c_contiguous else a[m, r]) * panel[n, r]
+            self.panels.append((panel, r.x))
+        self.out[n, m] = call.finish(self.sum[n, m], n, m, *self.inputs[2 * len(call.terms) :])
+        bound(self.out.output_buffer(), call.out)
+        self.pipeline = hl.Pipeline(self.out)
 
-    def by_hand(self, tile: tuple[int, int], registers: bool) -> None:
-        n, m, ni, mi = self.n, self.m, hl.Var("ni"), hl.Var("mi")
+    def tile(self, high: int, vectors: int) -> int:
+        """Tiles of so many rows and vectors, where the matrix has them -> numbers in a vector"""
         width = next(w for w in (VECTOR, 8, 4, 2, 1) if w <= self.columns)
-        wide = width * (tile[1] if self.columns >= width * tile[1] else 1)
-        high = min(tile[0], self.rows)
-        self.out.tile(n, m, ni, mi, wide, high).vectorize(ni, width)
-        self.sum.compute_at(self.out, n if not registers else m).vectorize(n, width)
-        if not registers:
-            self.out.parallel(m)
-            for k, r in enumerate(self.depths):
-                self.sum.update(k).reorder(n, r.x, m).vectorize(n, width)
-            return
-        self.out.reorder(ni, mi, m, n).unroll(ni).unroll(mi).parallel(n)
-        self.sum.unroll(n).unroll(m)
-        for k, (r, panel) in enumerate(zip(self.depths, self.panels, strict=True)):
-            self.sum.update(k).reorder(n, m, r.x).vectorize(n, width).unroll(n).unroll(m)
+        wide = width * (vectors if self.columns >= width * vectors else 1)
+        self.ni, self.mi = hl.Var("ni"), hl.Var("mi")
+        self.out.tile(self.n, self.m, self.ni, self.mi, wide, min(high, self.rows)).vectorize(self.ni, width)
+        return width
+
+    def paper(self) -> None:
+        n, m, width = self.n, self.m, self.tile(64, 1)
+        self.out.parallel(m)
+        self.sum.compute_at(self.out, n).vectorize(n, width)
+        for k, (_, r) in enumerate(self.panels):
+            self.sum.update(k).reorder(n, r, m).vectorize(n, width)
+
+    def tiled(self) -> None:
+        n, m, width = self.n, self.m, self.tile(6, 2)
+        self.out.reorder(self.ni, self.mi, m, n).unroll(self.ni).unroll(self.mi).parallel(n)
+        self.sum.compute_at(self.out, m).vectorize(n, width).unroll(n).unroll(m)
+        for k, (panel, r) in enumerate(self.panels):
+            self.sum.update(k).reorder(n, m, r).vectorize(n, width).unroll(n).unroll(m)
             panel.compute_at(self.out, n).vectorize(n, width)
 
-    def scheduled(self, schedule: str, target: Any) -> Any:
-        """-> the pipeline"""
-        pipeline = hl.Pipeline(self.out)
-        if schedule == "adams":
-            self.out.set_estimates([(0, self.columns), (0, self.rows)])
-            threads = {"parallelism": os.environ["HL_NUM_THREADS"]}
-            pipeline.apply_autoscheduler(target, hl.AutoschedulerParams("Adams2019", threads))
-        else:
-            self.by_hand(*((PAPER, False) if schedule == "paper" else (TILED, True)))
-        return pipeline
+    def adams(self) -> None:
+        threads = {"parallelism": os.environ["HL_NUM_THREADS"]}
+        self.pipeline.apply_autoscheduler(hl.get_host_target(), hl.AutoschedulerParams("Adams2019", threads))
 
 
-def matrix(rows: int, columns: int) -> Any:
-    """An input of that shape."""
-    made = hl.ImageParam(hl.Float(32), 2)
-    for at, extent in enumerate((columns, rows)):
-        made.dim(at).set_bounds(0, extent)
-        made.dim(at).set_estimate(0, extent)
-    return made
+def bound(matrix: Any, array: Array) -> Any:
+    """Gives it the array's shape."""
+    for at, extent in enumerate(array.shape[::-1]):
+        matrix.dim(at).set_bounds(0, extent)
+        matrix.dim(at).set_estimate(0, extent)
+    return matrix
 
 
-# --- compiled --------------------------------------------------------------------------------------------------------
-class Dimension(ctypes.Structure):
-    """halide_dimension_t"""
+class Functions:
+    """Compiled, by name, and how an array is passed to them."""
 
-    _fields_ = tuple((name, ctypes.c_int32) for name in ("min", "extent", "stride", "flags"))
-
-
-class Buffer(ctypes.Structure):
-    """halide_buffer_t"""
-
-    _fields_ = (
-        ("device", ctypes.c_uint64),
-        ("interface", ctypes.c_void_p),
-        ("host", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("dimensions", ctypes.c_int32),
-        ("dim", ctypes.POINTER(Dimension)),
-        ("padding", ctypes.c_void_p),
-    )
-
-
-FLOAT = 2  # halide_type_float
-
-
-def described(values: Array) -> Any:
-    """A pointer to what a function compiled ahead of time takes for an array. The array must live on."""
-    dims = (Dimension * values.ndim)(
-        *(Dimension(0, n, stride // 4) for n, stride in zip(values.shape[::-1], values.strides[::-1], strict=True))
-    )
-    return ctypes.pointer(Buffer(0, None, values.ctypes.data, 0, FLOAT, 32, 1, values.ndim, dims, None))
-
-
-def checked(function: Any) -> Callable[..., None]:
-    def call(*buffers: Any) -> None:
-        if code := function(*buffers):
-            raise RuntimeError(f"Halide's function ended with code {code}")
-
-    return call
-
-
-class Compiled:
-    """Functions by name, and how an array is passed to them."""
-
-    def __init__(self, products: Sequence[Product], schedule: str, jit: bool) -> None:
+    def __init__(self, calls: Sequence[Call], schedule: str, jit: bool) -> None:
         target = hl.get_host_target()
         if schedule == "adams":
             hl.load_plugin(str(Path(hl.__file__).parent / "lib64" / "libautoschedule_adams2019.so"))
-        made = {p.name: (p.scheduled(schedule, target), p.inputs) for p in products}
-        self.functions = just_in_time(made, target) if jit else ahead_of_time(made, target)
-        self.passed = hl.Buffer if jit else described
+        products = [Product(call) for call in {call.name: call for call in calls}.values()]
+        for product in products:
+            getattr(product, schedule)()
+        self.passed: Any = described
+        if not jit:
+            self.functions = ahead_of_time(products, target)
+            return
+        self.passed = hl.Buffer
+        self.functions = {p.name: p.pipeline.compile_to_callable(p.inputs, target) for p in products}
+
+    def bound(self, call: Call) -> tuple[Any, list[Any]]:
+        return self.functions[call.name], [self.passed(array) for array in call.arrays()]
 
 
-def just_in_time(made: dict[str, Any], target: Any) -> dict[str, Callable[..., Any]]:
-    return {name: pipeline.compile_to_callable(inputs, target) for name, (pipeline, inputs) in made.items()}
-
-
-def ahead_of_time(made: dict[str, Any], target: Any) -> dict[str, Callable[..., Any]]:
+def ahead_of_time(products: list[Product], target: Any) -> dict[str, Any]:
     """An object each, the first with Halide's runtime, linked to one library."""
     folder = Path(tempfile.mkdtemp(dir=".")).absolute()
-    for k, (name, (pipeline, inputs)) in enumerate(made.items()):
-        with_runtime = target if k == 0 else target.with_feature(hl.TargetFeature.NoRuntime)
-        pipeline.compile_to_object(str(folder / f"{name}.o"), inputs, name, with_runtime)
-    compiler = shutil.which("c++") or shutil.which("g++") or "clang++"
-    library = folder / "rnn.so"
-    objects = [str(folder / f"{name}.o") for name in made]
-    subprocess.run([compiler, "-shared", "-o", str(library), *objects, "-lpthread", "-ldl"], check=True)
-    loaded = ctypes.CDLL(str(library))
-    return {name: checked(getattr(loaded, name)) for name in made}
+    objects = [str(folder / f"{p.name}.o") for p in products]
+    for p, to in zip(products, objects, strict=True):
+        p.pipeline.compile_to_object(to, p.inputs, p.name, target)
+        target = target.with_feature(hl.TargetFeature.NoRuntime)
+    compiler, library = shutil.which("c++") or shutil.which("g++") or "clang++", str(folder / "rnn.so")
+    subprocess.run([compiler, "-shared", "-o", library, *objects, "-lpthread", "-ldl"], check=True)
+    functions = {p.name: ctypes.CDLL(library)[p.name] for p in products}
+    for function in functions.values():
+        function.restype = checked
+    return functions
+
+
+def checked(code: int) -> None:
+    if code:
+        raise RuntimeError(f"Halide's function ended with code {code}")
+
+
+def described(values: Array) -> Any:
+    """A halide_buffer_t and its halide_dimension_t: how a compiled function takes an array, which must live on."""
+    sides = zip(values.shape[::-1], values.strides[::-1], strict=True)
+    dims = np.array([(0, n, stride // 4, 0) for n, stride in sides], np.int32).tobytes()
+    made = ctypes.create_string_buffer(struct.calcsize(HALIDE_BUFFER) + len(dims))
+    behind = ctypes.addressof(made) + struct.calcsize(HALIDE_BUFFER)
+    head = struct.pack(HALIDE_BUFFER, 0, 0, values.ctypes.data, 0, FLOAT, 32, 1, values.ndim, behind, 0)
+    made.raw = head + dims
+    return made

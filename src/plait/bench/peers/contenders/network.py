@@ -1,9 +1,8 @@
-"""What every contender computes, and the file in which it gets its weights and data."""
+"""What every contender computes, and what it looks like to those who run it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,43 +31,34 @@ class Network:
         return B, T, I, H, O
 
     @classmethod
-    def drawn(cls, cell: str, B: int, T: int, I: int, H: int, O: int, *, rate: float, seed: int) -> "Network":
-        """Weights as torch.nn draws them."""
+    def drawn(cls, cell: str, B: int, T: int, I: int, H: int, O: int, rate: float, seed: int) -> "Network":
+        """Weights as torch.nn draws them. The same in every process."""
         random, GH = np.random.default_rng(seed), GATES[cell] * H
         x, y = (random.standard_normal(shape).astype(np.float32) for shape in ((T, B, I), (B, O)))
         shapes = ((GH, I), (GH, H), (GH,), (GH,), (O, H), (O,))
         drawn = (random.uniform(-(H**-0.5), H**-0.5, shape).astype(np.float32) for shape in shapes)
         return cls(cell, rate, x, y, dict(zip(WEIGHTS, drawn, strict=True)))
 
-    def save(self, path: Path) -> None:
-        arrays: dict[str, Any] = {"cell": self.cell, "rate": self.rate, "x": self.x, "y": self.y, **self.weights}
-        np.savez(path, **arrays)
 
-    @classmethod
-    def load(cls, path: Path) -> "Network":
-        with np.load(path) as file:
-            weights = {name: file[name] for name in WEIGHTS}
-            return cls(str(file["cell"]), float(file["rate"]), file["x"], file["y"], weights)
+def next_state(cell: str, wx: Any, rh: Any, state: tuple[Any, ...], ops: Any) -> tuple[Any, ...]:
+    """A step in time, for libraries that derive. wx, rh: (B, G*H); the biases are in wx, a GRU's b_hh is in rh.
 
-
-class Contender(ABC):
-    """A network in one library, ready to train."""
-
-    @abstractmethod
-    def run(self, steps: int) -> float:
-        """So many steps -> the loss before the last of them. Everything is done when it returns."""
-
-    @abstractmethod
-    def weights(self) -> Weights:
-        """As they are now, in copies."""
-
-    def profile(self, steps: int) -> dict[str, float]:
-        """Seconds of a step, by what is done. Only plait's has it."""
-        raise NotImplementedError
+    ops: the library's sigmoid and tanh, and split(rows, gates)
+    """
+    if cell == "rnn":
+        return (ops.tanh(wx + rh),)
+    if cell == "lstm":
+        i, f, g, o = ops.split(wx + rh, 4)
+        c = ops.sigmoid(f) * state[1] + ops.sigmoid(i) * ops.tanh(g)
+        return ops.sigmoid(o) * ops.tanh(c), c
+    (wx_r, wx_z, wx_n), (rh_r, rh_z, rh_n) = ops.split(wx, 3), ops.split(rh, 3)
+    z = ops.sigmoid(wx_z + rh_z)
+    n = ops.tanh(wx_n + ops.sigmoid(wx_r + rh_r) * rh_n)
+    return (n + z * (state[0] - n),)
 
 
-class Stepper(Contender):
-    """One that takes its steps one by one, on any mini-batch of the network's size."""
+class Stepper(ABC):
+    """A network in one library. It takes its steps one by one, on any mini-batch of the network's size."""
 
     def __init__(self, net: Network) -> None:
         self.rate, self.data = net.rate, self.batch(net.x, net.y)
@@ -81,8 +71,12 @@ class Stepper(Contender):
     def step(self, x: Any, y: Any) -> Any:
         """-> the loss before the step"""
 
+    @abstractmethod
+    def weights(self) -> Weights:
+        """As they are now, in copies."""
+
     def run(self, steps: int) -> float:
-        loss = float("nan")
+        """So many steps -> the loss before the last of them. Everything is done when it returns."""
         for _ in range(steps):
             loss = self.step(*self.data)
         return float(loss)

@@ -1,12 +1,10 @@
 """NumPy: whole training steps, as someone who knows NumPy well writes them.
 
-Units come first and the batch last, (T, G*H, B): a gate of a step is then one block of memory, and so are adjacent
+Units come first and the batch last, (T, G, H, B): a gate of a step is then one block of memory, and so are adjacent
 gates. The input is multiplied once for all steps. A sigmoid is tanh of half its argument, and the halves are in the
 weights, so that one tanh serves all gates. What the backward pass can know beforehand is computed for all steps at
 once: in its loop, a few products remain. The gradient of a weight is one product over all steps. Buffers are made once.
 """
-
-from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -17,192 +15,175 @@ def buffer(*shape: int) -> Array:
     return np.zeros(shape, np.float32)
 
 
-class Layer(ABC):
-    """The recurrence of one cell, its buffers and its weights, whose gates are in the cell's own `order`."""
+def slope(y: Array, out: Array) -> None:
+    """1 - y y: the derivative of tanh."""
+    np.multiply(y, y, out=out)
+    np.subtract(1, out, out=out)
 
-    order: tuple[int, ...]  # where torch's gates are
-    sigmoids: int  # so many gates, the first ones
-    parts: int  # gradients for each unit and step: one for a gate, and more where W and R get different ones
+
+class Layer:
+    """The recurrence of one cell, its buffers and its weights, whose gates are in the cell's own order."""
+
+    gates: tuple[int, ...]  # where W's are in torch's weights; the one that is no sigmoid is the last
+    gates_r: tuple[int, ...]  # the same for R
+    tanh: int  # which of torch's is no sigmoid
+    parts: int  # gradients for each unit and step: R's are the first of them, W's the last
 
     def __init__(self, weights: Weights, B: int, T: int) -> None:
-        w_ih, w_hh = weights["w_ih"], weights["w_hh"]
-        self.B, self.T, self.H, self.I, self.G = B, T, w_hh.shape[1], w_ih.shape[1], len(self.order)
-        H, GH = self.H, self.G * self.H
-        self.w, self.r = self.ordered(w_ih), self.ordered(w_hh)  # (G*H, I), (G*H, H)
-        self.b_ih, self.b_hh = (self.ordered(weights[name]) for name in ("b_ih", "b_hh"))  # (G*H,)
-        self.half = np.ones((GH, 1), np.float32)
-        self.half[: self.sigmoids * H] = 0.5
-        self.w_half, self.r_half = buffer(GH, self.I), buffer(GH, H)
-        self.z, self.rh, self.h = buffer(T, GH, B), buffer(GH, B), buffer(T + 1, H, B)  # h[0] stays 0
-        self.known, self.d = buffer(T, self.parts * H, B), buffer(T, self.parts * H, B)
+        G, P, (GH, H) = len(self.gates), self.parts, weights["w_hh"].shape
+        self.B, self.T, self.H, self.GH, self.given = B, T, H, GH, weights
+        self.rows = [np.arange(GH).reshape(G, H)[list(gates)].ravel() for gates in (self.gates, self.gates_r)] * 2
+        self.half = [np.where(rows // H == self.tanh, 1, np.float32(0.5))[:, None] for rows in self.rows]
+        found = zip(weights.values(), self.rows, self.half, strict=False)
+        self.own = [weight.reshape(GH, -1)[rows] * half for weight, rows, half in found]
+        # Those of sigmoids are kept halved: (G*H, I), (G*H, H), (G*H, 1), (G*H, 1)
+        self.w, self.r, self.b_ih, self.b_hh = self.own
+        self.d_w, self.d_r, self.r_whole = map(np.empty_like, (self.w, self.r, self.r))
+        self.z, self.rh, self.h = buffer(T, G, H, B), buffer(G, H, B), buffer(T + 1, H, B)  # h[0] stays 0
+        self.known, self.d = buffer(T, P, H, B), buffer(T, P, H, B)
         self.d_h, self.some = buffer(H, B), buffer(H, B)
-        self.d_rows, self.h_rows = buffer(self.parts * H, T, B), buffer(T, B, H)
-        self.d_w, self.d_r = buffer(GH, self.I), buffer(GH, H)
-
-    def ordered(self, values: Array) -> Array:
-        """Torch's order of gates as the cell's, and back."""
-        gates = values.reshape(self.G, self.H, *values.shape[1:])
-        return np.ascontiguousarray(gates[list(self.order)]).reshape(values.shape)
+        self.d_rows, self.h_rows = buffer(P, H, T, B), buffer(T, B, H)
 
     def weights(self) -> dict[str, Array]:
-        return {n: self.ordered(v) for n, v in zip(WEIGHTS, (self.w, self.r, self.b_ih, self.b_hh), strict=False)}
+        found = {}
+        for name, own, rows, half in zip(WEIGHTS, self.own, self.rows, self.half, strict=False):
+            found[name] = np.empty_like(self.given[name])
+            found[name][rows] = (own / half).reshape(found[name].shape)
+        return found
 
     def forward(self, x: Array) -> Array:  # (T, B, I) -> (H, B)
-        np.multiply(self.w, self.half, out=self.w_half)
-        np.multiply(self.r, self.half, out=self.r_half)
-        np.matmul(self.w_half, x.transpose(0, 2, 1), out=self.z)
-        self.z += self.bias()[:, None] * self.half
-        self.recur()
+        z, rh = self.z.reshape(self.T, self.GH, self.B), self.rh.reshape(self.GH, self.B)
+        np.matmul(self.w, x.transpose(0, 2, 1), out=z)
+        z += self.bias()
+        for t in range(self.T):
+            np.matmul(self.r, self.h[t], out=rh)
+            self.step(t)
         last: Array = self.h[self.T]
         return last
 
     def backward(self, x: Array, lr: float) -> None:
         """From d_h, the gradient of the last state. The weights move."""
+        GH, N = self.GH, self.T * self.B
         self.know()
-        self.recur_back()
-        H, N = self.H, self.T * self.B
-        np.copyto(self.d_rows, self.d.transpose(1, 0, 2))
+        np.divide(self.r, self.half[1], out=self.r_whole)
+        of_r = self.d.reshape(self.T, -1, self.B)[:, :GH]
+        for t in range(self.T - 1, -1, -1):
+            self.step_back(t)
+            if t:
+                np.matmul(self.r_whole.T, of_r[t], out=self.d_h)
+        np.copyto(self.d_rows, self.d.transpose(1, 2, 0, 3))
         np.copyto(self.h_rows, self.h[:-1].transpose(0, 2, 1))
-        d, x_rows, h_rows = self.d_rows.reshape(-1, N), x.reshape(N, self.I), self.h_rows.reshape(N, H)
-        of_r, shared = d[: self.G * H], (self.G - (self.parts - self.G)) * H  # the last gates may have a part for W
-        np.matmul(of_r, h_rows, out=self.d_r)
-        np.matmul(d[:shared], x_rows, out=self.d_w[:shared])
-        np.matmul(d[self.G * H :], x_rows, out=self.d_w[shared:])
-        d_b = d.sum(1)
-        d_b *= lr
-        self.b_hh -= d_b[: self.G * H]
-        self.b_ih[:shared] -= d_b[:shared]
-        self.b_ih[shared:] -= d_b[self.G * H :]
-        for weight, gradient in ((self.w, self.d_w), (self.r, self.d_r)):
-            gradient *= lr
-            weight -= gradient
+        d = self.d_rows.reshape(-1, N)
+        d_b = d.sum(1, keepdims=True)
+        np.matmul(d[-GH:], x.reshape(N, -1), out=self.d_w)
+        np.matmul(d[:GH], self.h_rows.reshape(N, -1), out=self.d_r)
+        for own, half, gradient in zip(self.own, self.half, (self.d_w, self.d_r, d_b[-GH:], d_b[:GH]), strict=True):
+            own -= lr * half * gradient
 
     def bias(self) -> Array:
         return self.b_ih + self.b_hh
 
-    def gate(self, block: Array, first: int, count: int = 1) -> Array:
-        return block[..., first * self.H : (first + count) * self.H, :]
+    def step(self, t: int) -> None:
+        """h of a step, from z and rh."""
 
-    @abstractmethod
-    def recur(self) -> None:
-        """Fills h from z, step after step."""
-
-    @abstractmethod
     def know(self) -> None:
-        """Fills `known`: derivatives of every step that need nothing from later ones."""
+        """`known`: derivatives of every step that need nothing from later ones."""
 
-    @abstractmethod
-    def recur_back(self) -> None:
-        """Fills d from the last step to the first."""
+    def step_back(self, t: int) -> None:
+        """d of a step, from `known` and d_h."""
 
 
 class RNN(Layer):
-    order, sigmoids, parts = (0,), 0, 1
+    gates = gates_r = (0,)
+    tanh, parts = 0, 1
 
-    def recur(self) -> None:
-        for t in range(self.T):
-            np.matmul(self.r_half, self.h[t], out=self.rh)
-            np.add(self.z[t], self.rh, out=self.rh)
-            np.tanh(self.rh, out=self.h[t + 1])
+    def step(self, t: int) -> None:
+        np.add(self.z[t], self.rh, out=self.rh)
+        np.tanh(self.rh[0], out=self.h[t + 1])
 
     def know(self) -> None:
-        np.multiply(self.h[1:], self.h[1:], out=self.known)
-        np.subtract(1, self.known, out=self.known)
+        slope(self.h[1:], self.known[:, 0])
 
-    def recur_back(self) -> None:
-        np.multiply(self.d_h, self.known[-1], out=self.d[-1])
-        for t in range(self.T - 2, -1, -1):
-            np.matmul(self.r.T, self.d[t + 1], out=self.d_h)
-            np.multiply(self.d_h, self.known[t], out=self.d[t])
+    def step_back(self, t: int) -> None:
+        np.multiply(self.d_h, self.known[t], out=self.d[t])
 
 
 class LSTM(Layer):
-    order, sigmoids, parts = (0, 1, 3, 2), 3, 4  # i f o g
+    gates = gates_r = (3, 0, 1, 2)  # o i f g
+    tanh, parts = 2, 4
 
     def __init__(self, weights: Weights, B: int, T: int) -> None:
         super().__init__(weights, B, T)
         self.c, self.tanh_c = buffer(T + 1, self.H, B), buffer(T, self.H, B)
         self.through, self.d_c = buffer(T, self.H, B), buffer(self.H, B)
 
-    def recur(self) -> None:
-        for t in range(self.T):
-            z, c = self.z[t], self.c[t + 1]
-            np.matmul(self.r_half, self.h[t], out=self.rh)
-            z += self.rh
-            np.tanh(z, out=z)
-            sigmoids = self.gate(z, 0, 3)
-            sigmoids *= 0.5
-            sigmoids += 0.5
-            np.multiply(self.gate(z, 1), self.c[t], out=c)
-            np.multiply(self.gate(z, 0), self.gate(z, 3), out=self.some)
-            c += self.some
-            np.tanh(c, out=self.tanh_c[t])
-            np.multiply(self.gate(z, 2), self.tanh_c[t], out=self.h[t + 1])
+    def step(self, t: int) -> None:
+        z, c = self.z[t], self.c[t + 1]
+        z += self.rh
+        np.tanh(z, out=z)
+        sigmoids = z[:3]
+        sigmoids *= 0.5
+        sigmoids += 0.5
+        o, i, f, g = z
+        np.multiply(f, self.c[t], out=c)
+        np.multiply(i, g, out=self.some)
+        c += self.some
+        np.tanh(c, out=self.tanh_c[t])
+        np.multiply(o, self.tanh_c[t], out=self.h[t + 1])
 
     def know(self) -> None:
-        i, f, o, g = (self.gate(self.known, k) for k in range(4))
-        np.subtract(1, self.gate(self.z, 0, 3), out=self.gate(self.known, 0, 3))
-        self.gate(self.known, 0, 3)[:] *= self.gate(self.z, 0, 3)
-        i *= self.gate(self.z, 3)
-        f *= self.c[:-1]
-        o *= self.tanh_c
-        np.multiply(self.gate(self.z, 3), self.gate(self.z, 3), out=g)
-        np.subtract(1, g, out=g)
-        g *= self.gate(self.z, 0)
-        np.multiply(self.tanh_c, self.tanh_c, out=self.through)
-        np.subtract(1, self.through, out=self.through)
-        self.through *= self.gate(self.z, 2)  # the derivative of h by c
-
-    def recur_back(self) -> None:
+        (o, i, _, g), (d_o, d_i, d_f, d_g) = self.z.swapaxes(0, 1), self.known.swapaxes(0, 1)
+        sigmoids, known = self.z[:, :3], self.known[:, :3]
+        np.subtract(1, sigmoids, out=known)
+        known *= sigmoids
+        d_o *= self.tanh_c
+        d_i *= g
+        d_f *= self.c[:-1]
+        slope(g, d_g)
+        d_g *= i
+        slope(self.tanh_c, self.through)
+        self.through *= o  # the derivative of h by c
         self.d_c.fill(0)
-        shape = (2, self.H, self.B)
-        for t in range(self.T - 1, -1, -1):
-            d, known = self.d[t], self.known[t]
-            np.multiply(self.d_h, self.through[t], out=self.some)
-            self.d_c += self.some
-            np.multiply(self.d_c, known[: 2 * self.H].reshape(shape), out=d[: 2 * self.H].reshape(shape))
-            np.multiply(self.d_h, self.gate(known, 2), out=self.gate(d, 2))
-            np.multiply(self.d_c, self.gate(known, 3), out=self.gate(d, 3))
-            if t:
-                np.matmul(self.r.T, d, out=self.d_h)
-                self.d_c *= self.gate(self.z[t], 1)
+
+    def step_back(self, t: int) -> None:
+        d, known = self.d[t], self.known[t]
+        np.multiply(self.d_h, self.through[t], out=self.some)
+        self.d_c += self.some
+        np.multiply(self.d_h, known[0], out=d[0])
+        np.multiply(self.d_c, known[1:], out=d[1:])
+        self.d_c *= self.z[t, 2]
 
 
 class GRU(Layer):
-    order, sigmoids, parts = (0, 1, 2), 2, 4  # r z n, and n once more: for R it is times r, for W it is not
+    gates, gates_r = (0, 1, 2), (2, 0, 1)  # the gradient of n, for R times r, comes first; for W, without it, last
+    tanh, parts = 2, 4
 
     def __init__(self, weights: Weights, B: int, T: int) -> None:
         super().__init__(weights, B, T)
         self.rh_n = buffer(T, self.H, B)
 
     def bias(self) -> Array:
-        total = super().bias()
-        total[2 * self.H :] = self.b_ih[2 * self.H :]
+        total = self.b_ih.copy()
+        total[: 2 * self.H] += self.b_hh[self.H :]
         return total
 
-    def recur(self) -> None:
-        b_n = self.b_hh[2 * self.H :, None]
-        for t in range(self.T):
-            z, h = self.z[t], self.h[t + 1]
-            sigmoids, n = self.gate(z, 0, 2), self.gate(z, 2)
-            np.matmul(self.r_half, self.h[t], out=self.rh)
-            sigmoids += self.gate(self.rh, 0, 2)
-            np.tanh(sigmoids, out=sigmoids)
-            sigmoids *= 0.5
-            sigmoids += 0.5
-            np.add(self.gate(self.rh, 2), b_n, out=self.rh_n[t])
-            np.multiply(self.gate(z, 0), self.rh_n[t], out=self.some)
-            n += self.some
-            np.tanh(n, out=n)
-            np.subtract(self.h[t], n, out=h)
-            h *= self.gate(z, 1)
-            h += n
+    def step(self, t: int) -> None:
+        (r, z, n), sigmoids, h = self.z[t], self.z[t, :2], self.h[t + 1]
+        sigmoids += self.rh[1:]
+        np.tanh(sigmoids, out=sigmoids)
+        sigmoids *= 0.5
+        sigmoids += 0.5
+        np.add(self.rh[0], self.b_hh[: self.H], out=self.rh_n[t])
+        np.multiply(r, self.rh_n[t], out=self.some)
+        n += self.some
+        np.tanh(n, out=n)
+        np.subtract(self.h[t], n, out=h)
+        h *= z
+        h += n
 
     def know(self) -> None:
-        d_r, d_z, d_rh, d_n = (self.gate(self.known, k) for k in range(4))
-        r, z, n = (self.gate(self.z, k) for k in range(3))
-        np.multiply(n, n, out=d_n)
-        np.subtract(1, d_n, out=d_n)
+        (r, z, n), (d_rh, d_r, d_z, d_n) = self.z.swapaxes(0, 1), self.known.swapaxes(0, 1)
+        slope(n, d_n)
         np.subtract(1, z, out=d_z)
         d_n *= d_z
         d_z *= z
@@ -212,15 +193,12 @@ class GRU(Layer):
         np.subtract(1, r, out=d_r)
         d_r *= d_rh
         d_r *= self.rh_n
+        self.some.fill(0)
 
-    def recur_back(self) -> None:
-        known, d = (block.reshape(self.T, 4, self.H, self.B) for block in (self.known, self.d))
-        for t in range(self.T - 1, -1, -1):
-            np.multiply(self.d_h, known[t], out=d[t])
-            if t:
-                self.d_h *= self.gate(self.z[t], 1)
-                np.matmul(self.r.T, self.gate(self.d[t], 0, 3), out=self.some)
-                self.d_h += self.some
+    def step_back(self, t: int) -> None:
+        self.d_h += self.some  # past the gates, from the step after this
+        np.multiply(self.d_h, self.known[t], out=self.d[t])
+        np.multiply(self.d_h, self.z[t, 1], out=self.some)
 
 
 CELLS: dict[str, type[Layer]] = {"lstm": LSTM, "gru": GRU, "rnn": RNN}

@@ -18,8 +18,8 @@ class Plait(Torch):
         plait.accelerate(self.layer, engine)
 
     def profile(self, steps: int) -> dict[str, float]:
-        """Seconds of a step by part. The kernels are timed where they are called; what is left of the layer's call
-        and of the backward pass is Python and autograd, and in the backward pass the head's share."""
+        """Seconds of a step by part. The rest of the layer's call and of the backward pass is Python, autograd, and the
+        head's backward pass."""
         spent = dict.fromkeys(("kernels", "layer, rest", "head and loss", "back, rest", "optimizer"), 0.0)
         run, clock = threads.run, time.perf_counter
 

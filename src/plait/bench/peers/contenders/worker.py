@@ -1,8 +1,8 @@
 """A process with one contender. It reads orders, a line of JSON each, and answers each with one line.
 
-{"do": "load", "network": FILE, "weights": FILE}  one step -> {"loss", "seconds"}, the weights after it are in FILE
-{"do": "run", "warm": N, "steps": N}              -> {"loss", "seconds"}: those of the steps, not of the warm ones
-{"do": "profile", "steps": N}                     -> {"seconds": {part: seconds}}
+{"do": "load", "network": [...], "weights": FILE}  one step, whose weights go to FILE -> {"loss", "seconds"}
+{"do": "run", "warm": N, "steps": N}  -> {"loss", "seconds"}, without the warm steps
+{"do": "profile", "steps": N}  -> {"seconds": {part: seconds}}
 An order that fails is answered with {"error": sentence}. At the end of its input the process ends.
 """
 
@@ -22,63 +22,49 @@ if not __package__:  # started by its path: the folder is a package all the same
     sys.modules[__package__] = ModuleType(__package__)
     sys.modules[__package__].__path__ = [str(Path(__file__).parent)]
 
-from .network import Contender, Network
+from .network import Network
 
 
 class Worker:
+    """A method for each order."""
+
     def __init__(self, module: str, variant: str) -> None:
         self.module, self.variant = module, variant
-        self.contender: Contender | None = None
+        self.contender: Any = None
 
-    def answer(self, order: dict[str, Any]) -> dict[str, Any]:
-        match order:
-            case {"do": "load", "network": network, "weights": weights}:
-                return self.load(Path(network), Path(weights))
-            case {"do": "run", "warm": int(warm), "steps": int(steps)}:
-                return self.run(warm, steps)
-            case {"do": "profile", "steps": int(steps)}:
-                return {"seconds": self.loaded().profile(steps)}
-        raise ValueError(f"order {order} is not known")
-
-    def load(self, network: Path, weights: Path) -> dict[str, Any]:
-        start = time.perf_counter()
+    def load(self, network: list[Any], weights: str) -> dict[str, Any]:
+        """network: what Network.drawn takes"""
+        net = Network.drawn(*network)
         self.contender = None  # its memory goes first
-        prepare = import_module(f".with_{self.module}", __package__).prepare
-        self.contender = prepare(Network.load(network), self.variant)
-        loss = self.loaded().run(1)
+        start = time.perf_counter()
+        self.contender = import_module(f".with_{self.module}", __package__).prepare(net, self.variant)
+        loss = self.contender.run(1)
         seconds = time.perf_counter() - start
-        found: dict[str, Any] = dict(self.loaded().weights())
-        np.savez(weights, **found)
+        np.savez(weights, **self.contender.weights())
         return {"loss": loss, "seconds": seconds}
 
     def run(self, warm: int, steps: int) -> dict[str, Any]:
-        contender = self.loaded()
         if warm:
-            contender.run(warm)
+            self.contender.run(warm)
         start = time.perf_counter()
-        loss = contender.run(steps)
+        loss = self.contender.run(steps)
         return {"loss": loss, "seconds": time.perf_counter() - start}
 
-    def loaded(self) -> Contender:
-        if self.contender is None:
-            raise ValueError("no network is loaded")
-        return self.contender
+    def profile(self, steps: int) -> dict[str, Any]:
+        return {"seconds": self.contender.profile(steps)}
 
 
 def serve(worker: Worker, orders: TextIO, answers: TextIO) -> None:
     for line in orders:
         try:
-            answer = worker.answer(json.loads(line))
+            order = json.loads(line)
+            answer = getattr(worker, order.pop("do"))(**order)
         except Exception as e:  # whatever a library raises, the other side names it
             answer = {"error": f"{type(e).__name__}: {e}".partition("\n")[0]}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def main() -> None:
+if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
-    serve(Worker(*sys.argv[1:3]), sys.stdin, answers)
-
-
-if __name__ == "__main__":
-    main()
+    serve(Worker(*sys.argv[1:]), sys.stdin, answers)
