@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("random" if config.getoption("markexpr") == "slow" else "fixed")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no garbage collection has to look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else Triton says at the exit that something of it is left
 
 
 @pytest.fixture(autouse=True)

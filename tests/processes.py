@@ -73,7 +73,7 @@ def names(folder: Path) -> list[str]:
 
 
 def started(*args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from plait.cli import main; main()", *args]
+    command = [sys.executable, "-m", "plait", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

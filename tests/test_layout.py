@@ -171,7 +171,7 @@ def walk(x: Tensor, state: Tensor, w: Tensor, layout: Layout, reverse: bool) -> 
 @pytest.mark.parametrize("reverse", [False, True])
 @given(layouts(), st.data())
 def test_a_walk_in_chunks_is_the_whole_walk(reverse: bool, pair: tuple[Layout, list[int]], data) -> None:
-    """States enter and leave as the class says, and their gradients, each chunk's by itself, on the way back."""
+    """States enter and leave as the class says, and their gradients, each chunk's by itself, in the backward pass."""
     layout, lengths = pair
     generator = torch.Generator().manual_seed(0)
     shapes = (layout.N, 2), (layout.B, 2), (2, 2), (layout.N, 2), (layout.B, 2)

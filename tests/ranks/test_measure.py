@@ -47,7 +47,7 @@ def test_steps_and_rows_that_say_the_same_both_have_a_part() -> None:
 
 # --- the best cut ---------------------------------------------------------------------------------------------------
 def costs(layers: list[float], decoder: float, call: float = 0.1) -> PipelineCosts:
-    """layers, decoder: seconds of a row, there and back. call: of an op, however many rows it has"""
+    """layers, decoder: seconds of a row, forward and backward. call: of an op, however many rows it has"""
     each = [{kind: OpCost(call, 0.0, row, 0.0) for kind in "FIW"} for row in layers]
     return PipelineCosts(each, {kind: OpCost(call, 0.0, decoder, 0.0) for kind in "DV"}, 0.0, 0.0, 1)
 

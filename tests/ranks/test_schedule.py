@@ -79,7 +79,7 @@ def test_all_chunks_are_decoded_early() -> None:
 
 
 def test_waits_are_filled() -> None:
-    """Stage 0 is slow forward and stage 1 is slow on its way back: each has something to do while it waits."""
+    """Stage 0 is slow forward and stage 1 is slow backward: each has something to do while it waits."""
     assert "\n" + drawing(wavefront((3,), 2, early=3), table({"0F": 3, "1I": 2})) == (
         """
 0F0  =   =  0F1  =   =  0F2  =   =   .   .   .   .  0I2 0W2 0I1 0W1 0I0 0W0
@@ -195,7 +195,7 @@ def test_to_sum_early_pays_where_messages_are_slow() -> None:
 @many
 @given(ranks=st.integers(1, 4), groups=st.integers(1, 4), numbers=st.data())
 def test_to_sum_early_does_not_pay_where_messages_take_no_time(ranks: int, groups: int, numbers: st.DataObject) -> None:
-    """A rank that sums before its own way back is done lets the others wait for it."""
+    """A rank that sums before its own backward pass is done lets the others wait for it."""
     early = data(ranks, groups)
     costs = {op: numbers.draw(st.integers(0, 5)) for line in early.lines for ops in line for op in ops}
     late = dataclasses.replace(early, eager=False)

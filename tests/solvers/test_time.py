@@ -171,20 +171,18 @@ def test_dropout_accelerate_and_compile(dynamo) -> None:
 @pytest.fixture(scope="module")
 def recall() -> time_nets.Net:
     """It says again what it was told 20 steps ago."""
-    torch.manual_seed(0)
-    return time_nets.train("recall", "implicit_gru", 32, time_nets.recall, 20, steps=1200, seed=0)
+    return copy.deepcopy(time_nets.trained(time_nets.recall, 20, 32, steps=1200, seed=0))
 
 
 @pytest.fixture(scope="module")
 def latch() -> time_nets.Net:
     """It says what it was told at the last trigger: a start from zeros is wrong until the next one."""
-    return time_nets.train("latch", "implicit_gru", 32, time_nets.hold, 60, steps=700, seed=0)
+    return copy.deepcopy(time_nets.trained(time_nets.latch, 60, 32, steps=700, seed=0))
 
 
 def error(net: time_nets.Net, T: int, seed: int = 3, **options) -> float:
     x, y = net.data(T, 1, net.delay, torch.Generator().manual_seed(seed))
-    model = nn.ModuleList([net.rnn, net.head])
-    return plait.compare(model, lambda: net.mean_loss(x, y, **options)).gradient
+    return net.off(x, y, **options)
 
 
 def test_memory_is_measured(recall, latch) -> None:

@@ -25,7 +25,7 @@ from plait.training.loop import train
 from plait.training.run import Run
 from reference import data_file
 
-PLAIT = [sys.executable, "-c", "from plait.cli import main; main()"]
+PLAIT = [sys.executable, "-m", "plait"]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
