@@ -20,7 +20,7 @@ test: $(VENV)/installed-test
 	$(BIN)/lint-imports
 	$(BIN)/mypy & types=$$!; \
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
-	$(BIN)/python -m pytest -n 2 --dist worksteal; tests=$$?; \
+	$(BIN)/python -m pytest -n 3 --dist worksteal; tests=$$?; \
 	wait $$types && exit $$tests
 
 test-slow: $(VENV)/installed-test

@@ -108,8 +108,10 @@ class Layout:
 
     @cached_property
     def bounds(self) -> Tensor:  # (T + 1,)
-        """The first row of each step, and the end."""
-        return torch.from_numpy(np.array([*self.starts, self.N], np.int64))
+        """The first row of each step, and the end. Two threads get the same tensor: kernels have its address."""
+        made = torch.from_numpy(np.array([*self.starts, self.N], np.int64))
+        found: Tensor = self.cache.setdefault("bounds", made)
+        return found
 
     @cached_property
     def steps_and_places(self) -> tuple[Whole, Whole]:  # (N,) each
@@ -166,7 +168,7 @@ class Layout:
                 rows = np.where(
                     sequence < np.repeat(following, sizes), rows + np.repeat(sizes, sizes), self.N + sequence
                 )
-            self.cache[key] = torch.from_numpy(rows)
+            self.cache.setdefault(key, torch.from_numpy(rows))  # the first stays: kernels have its address
         before: Tensor = self.cache[key]
         return before
 

@@ -5,6 +5,7 @@ import gc
 import pickle
 import threading
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -287,3 +288,21 @@ def test_torch_layers_and_other_modules_are_left_alone() -> None:
     with plait.packed(model):
         assert torch.equal(model[0](x)[0], expected)
         assert not hasattr(model[0], "_plait_block")
+
+
+def test_a_layer_that_a_backward_pass_leaves_out_is_packed_by_the_next_one() -> None:
+    """The first pass needs no gradient below the upper layer, so it does not pack the lower one's weights."""
+    x, found = torch.randn(5, 4, 8), []
+    for block in (nullcontext, plait.packed):
+        torch.manual_seed(0)
+        layer = plait.LSTM(8, 16, 2, engine="fused")
+        lower, upper = ({n: p for n, p in layer.named_parameters() if n.endswith(end)} for end in ("l0", "l1"))
+
+        def loss(some, layer=layer, lower=lower):
+            return torch.func.functional_call(layer, {**lower, **some}, (x,))[0].square().sum()
+
+        with block(layer):
+            above = torch.func.grad(loss)({name: p.detach() for name, p in upper.items()})
+            layer(x)[0].square().sum().backward()
+        found.append([*above.values(), *(p.grad for p in layer.parameters())])
+    torch.testing.assert_close(*found)

@@ -42,7 +42,7 @@ def test_fake_tensors_give_fake_results_with_torchs_shapes(kind: Any, options: d
 
 @pytest.mark.parametrize("fake_x", [True, False])
 def test_a_layer_that_has_run_sees_that_tensors_are_fake_now(fake_x: bool) -> None:
-    """What it knows of its last call (ready.py) does not hold then."""
+    """The plan of its last call does not hold then."""
     layer, x = plait.LSTM(3, 5), torch.randn(7, 4, 3)
     before = layer(x)[0]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -130,7 +130,7 @@ def test_make_fx_records_each_layer_as_one_op(
     kind: Any, options: dict[str, Any], call: Any, pre_dispatch: bool
 ) -> None:
     layer, x, z = plait.accelerate(kind(3, 5, **options)).eval(), torch.randn(5, 3, 3), torch.randn(5, 3, 3)
-    call(layer, x)  # what it knows of its last call (ready.py) does not hold then
+    call(layer, x)  # the plan of this call does not hold then
     graph = make_fx(lambda x: call(layer, x), pre_dispatch=pre_dispatch)(x)
     torch.testing.assert_close(graph(z), call(layer, z))
     assert count(torch.ops.plait.layer, graph) == layer.num_layers

@@ -52,7 +52,7 @@ class FusedEngine(Engine):
         found = self.plans.get(key)
         if found is None:
             if len(self.plans) >= MOST_PLANS:
-                self.plans.clear()
+                self.plans.pop(next(iter(self.plans)), None)  # the oldest
             form = self.form(key)
             found = self.plans[key] = Plan(key, self.schedule, form, costs.of_this_process(form))
         return found
@@ -154,7 +154,7 @@ class FusedEngine(Engine):
         back = plan.backward(x, tensors_of(mine), tapes, d_outputs, layout, wants, spend=spend, pins=pins)
         each = len(mine[0].tensors)
         weights = [list(back.weights[k : k + each]) for k in range(0, len(wanted), each)]
-        is_all = all(map(any, needs.weights)) and len(back.variant.segments) == 1
+        is_all = all(map(all, needs.weights)) and len(back.variant.segments) == 1
         derivatives = [] if is_all else [back.variant.torch.derivative(back.frame, d) for d in range(len(mine))]
         return Gradients(back.x, back.states, weights, derivatives)
 

@@ -48,7 +48,7 @@ class Back(NamedTuple):
 
 
 class Pass:
-    """A variant for batches of exactly one size: what is left is to allocate, to bind and to run."""
+    """What runs batches of exactly one size: what is left is to allocate, to bind and to run."""
 
     def __init__(self, plan: "Plan", variant: Variant, N: int, back: bool) -> None:
         self.variant, self.segments, self.gathers = variant, variant.segments, variant.gathers
@@ -204,11 +204,12 @@ class Plan:
         values += self.no_tapes
         values += map(Tensor.data_ptr, weights)
         for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            values += pin.bindings(self.form, False, panels.folded)
+            values += pin.bindings(self.form, False, panels is not None and panels.folded)
         for segment in its.segments:
             segment.run(frame)
         for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            pin.mark_ready(False, folded=panels.folded, with_w=panels.packs_w)
+            if panels is not None:
+                pin.mark_ready(False, folded=panels.folded, with_w=panels.packs_w)
         return frame.rows, frame.states, tapes
 
     def backward(
@@ -274,7 +275,8 @@ class Plan:
         for segment in its.segments:
             segment.run(frame)
         for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            pin.mark_ready(True, with_w=panels.packs_w)
+            if panels is not None:
+                pin.mark_ready(True, with_w=panels.packs_w)
         return Back(frame.d_x, frame.states, frame.gradients, frame, its.variant)
 
     def shift(self, values: list[int], out: "Out") -> None:

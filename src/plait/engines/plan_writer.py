@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..kernels.launch.bindings import MemoryMap, Spot, Where
 from ..kernels.launch.choices import Choices, Sized
 from ..kernels.launch.layer import Layer, Wanted
-from ..kernels.launch.program import Block, ByTorch, Chain, Program
+from ..kernels.launch.program import ByTorch, Chain, Program
 from ..layout import Layout
 from .plan_map import Places, PlanMap
 from .segments import Copy, Launch, Mask, Product, Segment
@@ -21,13 +21,13 @@ class OfPin(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A pass of a plan, for batches of about one size and for the gradients that are wanted."""
+    """Segments for all batches about which the same was decided, forward or for the gradients that are wanted."""
 
     segments: Sequence[Segment]
     scratch: MemoryMap  # of what exists only during the pass
     gathers: bool  # a launch copies the rows of the padded batch
     choices: Sequence[Choices]  # per layer
-    of_pins: Sequence[OfPin]  # per layer and direction
+    of_pins: Sequence[OfPin | None]  # per layer and direction; None: no launch of this pass reads its panels
     torch: TorchProducts
 
 
@@ -112,11 +112,13 @@ class Writer:
             if (some := wanted[k]) is not None:
                 self.layer_back(k, some, gathers)
         self.launch()
-        if key.padded:
-            self.segments += [] if gathers else [Copy("d_x", out=True)]
+        if key.padded and not gathers:
+            self.segments.append(Copy("d_x", out=True))
+        if key.padded and any(some is not None and some.states for some in wanted):
             self.segments.append(Copy("states"))
-        ours = [some is not None and some.x and c.is_ours for some, c in zip(wanted, self.choices, strict=True)]
-        of_pins = [OfPin(False, packs_w) for packs_w in ours for _ in key.reverse]
+        of_pins: list[OfPin | None] = []
+        for some, c in zip(wanted, self.choices, strict=True):
+            of_pins += [None if some is None else OfPin(False, some.x and c.is_ours)] * key.D
         return Variant(self.segments, self.scratch, gathers, self.choices, of_pins, self.torch)
 
     def wanted(self, needs: tuple[bool, ...]) -> list[Wanted | None]:
@@ -182,8 +184,7 @@ class Writer:
         """The programs so far, as one launch."""
         if self.blocks:
             numbers, programs = zip(*self.blocks, strict=True)
-            block: Block = programs[0] if len(programs) == 1 else Chain(programs)
-            self.segments.append(Launch(block, numbers))
+            self.segments.append(Launch(Chain(programs), numbers))
             self.blocks = []
 
     def products(self, k: int, program: Program) -> None:

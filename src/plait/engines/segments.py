@@ -9,7 +9,7 @@ from torch import Tensor
 from ..kernels import pool
 from ..kernels.launch import threads
 from ..kernels.launch.bindings import WORKSPACE, Spot
-from ..kernels.launch.program import Block, ByTorch
+from ..kernels.launch.program import ByTorch, Chain
 from ..layout import Layout
 
 
@@ -44,21 +44,21 @@ class Segment(ABC):
 class Launch(Segment):
     """Machine code, on torch's threads: one layer or several."""
 
-    def __init__(self, block: Block, layers: Sequence[int]) -> None:
-        self.block, self.layers = block, layers
+    def __init__(self, chain: Chain, layers: Sequence[int]) -> None:
+        self.chain, self.layers = chain, layers
 
     def run(self, frame: Frame) -> None:
-        block = self.block
-        workspace = pool.workspace(block.bytes)
+        chain = self.chain
+        workspace = pool.workspace(chain.bytes)
         frame.values[WORKSPACE] = workspace.address
         values = array("q", frame.values)  # alive until the launch ends
-        threads.run(block.address, values.buffer_info()[0], workspace.address, block.count)
+        threads.run(chain.address, values.buffer_info()[0], workspace.address, chain.count)
         pool.put(workspace)
 
     def __str__(self) -> str:
         layers = f"layer {self.layers[0]}" if len(self.layers) == 1 else f"layers {', '.join(map(str, self.layers))}"
-        threads = f"{self.block.count} thread" + "s" * (self.block.count > 1)
-        return f"launch   {layers}: {threads}, {self.block.bytes} bytes of workspace"
+        threads = f"{self.chain.count} thread" + "s" * (self.chain.count > 1)
+        return f"launch   {layers}: {threads}, {self.chain.bytes} bytes of workspace"
 
 
 class Product(Segment):
@@ -112,5 +112,6 @@ class Copy(Segment):
                 frame.values[binding] = rows.data_ptr()
 
     def __str__(self) -> str:
-        kind = "order of" if self.name == "states" else "scatter" if self.out else "gather"
-        return f"copy     {kind} {self.name} by torch"
+        if self.name == "states":
+            return "copy     states in the order of the caller, by torch"
+        return f"copy     {'scatter' if self.out else 'gather'} {self.name} by torch"

@@ -44,7 +44,7 @@ class Call:
     block: Block | None = None  # of `plait.packed`, if the layer is in one
     plan: Plan | None = None  # what ran the forward pass; None: the solver did
     kept: Sequence[Tensor] = ()  # what the forward pass saves for backward, on its way to autograd
-    is_shared: bool = False  # several levels of torch.func have that
+    is_shared: bool = False  # by several levels of torch.func: none may write over what is kept
 
     # --- its tensors
     @property

@@ -58,7 +58,7 @@ class Recurrent(nn.RNNBase):
     @property
     def last_solve(self) -> Solves:
         """How the solver fared in the last call, over all layers and directions."""
-        visits = [v for v in self._plait_visits if v is not None]
+        visits = [v for v in self._plait_visits if v is not None and self.solver.sweeps]
         there, back = ([s for v in visits if (s := getattr(v, name)) is not None] for name in ("forward", "backward"))
         exact = None if visits else EXACT
         return Solves(Solve.worst(there) if there else EXACT, Solve.worst(back) if back else exact)
@@ -248,9 +248,10 @@ class Recurrent(nn.RNNBase):
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
         found = call.find_plan(given.x, True) if is_one else None
         if found is None:
-            raise PlaitError(
-                f"engine {engine} runs this call layer by layer: only a call of engine 'fused' is one plan."
-            )
+            why = "the stack is large, so each of its layers is a plan of its own"
+            why = why if self.solver == SERIAL else f"solver {self.solver} is asked, layer by layer"
+            why = why if engine == "fused" else f"engine {engine} has no plans, only 'fused' has"
+            raise PlaitError(f"this call is not one plan: {why}.")
         needs = tuple(t.requires_grad for t in (given.x, *tensors))
         for wanted in (None, needs):
             found.make(given.layout, found.key.wide, wanted)

@@ -154,9 +154,10 @@ class Sized:
     def slices_at(self, layout: Layout, count: int) -> int:
         """The address of the bounds of the slices of a ragged batch, which stay with its layout."""
         name = "slices", -(-count // self.key.D)
-        if name not in layout.cache:
-            layout.cache[name] = array("q", self.slices(layout, count))
-        address: int = layout.cache[name].buffer_info()[0]
+        found = layout.cache.get(name)
+        if found is None:  # another thread may store its own meanwhile: the first stays, so its address does
+            found = layout.cache.setdefault(name, array("q", self.slices(layout, count)))
+        address: int = found.buffer_info()[0]
         return address
 
     def chunk(self, N: int, threads: int, back: bool) -> int:

@@ -48,7 +48,11 @@ class Code(dict[str, int]):
 
     def __missing__(self, name: str) -> int:
         address: int = self.engine.get_function_address(name)
-        return self.setdefault(name, self.rest[name] if not address and self.rest is not None else address)
+        if not address:  # a kernel would jump there
+            if self.rest is None:
+                raise KeyError(name)
+            address = self.rest[name]
+        return self.setdefault(name, address)
 
 
 @once
@@ -56,7 +60,8 @@ def texts() -> bytes:
     """The source of all modules that generate code."""
     kernels = Path(__file__).parents[1]
     folders = [*(kernels / "emit").glob("*.py"), *(kernels / "loops").glob("*.py")]
-    return b"".join(path.read_bytes() for path in sorted([*folders, kernels / "records.py"]))
+    others = [kernels / "records.py", kernels / "launch" / "objects.py"]
+    return b"".join(path.read_bytes() for path in sorted([*folders, *others]))
 
 
 def key(*parts: str) -> str:
@@ -148,7 +153,7 @@ def link(code: bytes, has: str) -> Code | None:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     found = Code(engine)
-    if not found[has]:
+    if not engine.get_function_address(has):
         return None
     _loaded.append(found)
     return found

@@ -72,5 +72,6 @@ class Key(NamedTuple):
             rows += ", padded"
         flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced") if getattr(self, n)]
         sizes = f"{rows}, B {self.B}, I {self.I}, H {self.H}" + (f", P {self.P}" if self.projected else "")
-        more = f"{self.layers} x {self.D}, {str(self.dtype)[6:]}, {self.threads} threads"
-        return ", ".join([f"{self.cell.name}: {sizes}", more, *flags])
+        counts = ((self.layers, "layer"), (self.D, "direction"), (self.threads, "thread"))
+        more = [f"{n} {name}{'s' * (n > 1)}" for n, name in counts]
+        return ", ".join([f"{self.cell.name}: {sizes}", *more, str(self.dtype)[6:], *flags])

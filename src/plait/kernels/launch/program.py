@@ -38,45 +38,31 @@ class Run(NamedTuple):
     where: Where | None = None  # if not, the span says where it is
 
 
-class Block:
-    """Words that can run any number of times, on `count` threads."""
+class Chain:
+    """The words of programs that one launch runs in turn, any number of times, on `count` threads."""
 
-    count: int
-    head: int  # bytes of the words in the workspace
-    bytes: int  # of the workspace
-    words: list[int]
-    slots: list[tuple[int, int, int, int]]  # word, binding, bytes after it, bytes for each row of the call
-    inner: list[tuple[int, int]]  # word, bytes from the beginning of the block to what it points to
-
-    def seal(self) -> None:
+    def __init__(self, programs: Sequence["Program"]) -> None:
+        words, slots, inner = list[int](), list[tuple[int, int, int, int]](), list[tuple[int, int]]()
+        heads = sum(p.head for p in programs)
+        for k, p in enumerate(programs):
+            first = len(words)
+            words += p.words
+            for word, number, after, per_row in p.slots:
+                moved = heads - p.head if number == WORKSPACE else 0  # all use the same memory behind the blocks
+                slots.append((first + word, number, after + moved, per_row))
+            inner += [(first + word, 8 * first + to) for word, to in p.inner]
+            if k < len(programs) - 1:
+                inner.append((first + Launch.NEXT, 8 * len(words)))
+        self.count, self.bytes = programs[0].count, heads + max(p.bytes - p.head for p in programs)
         head = [0] * Head.SIZE
         head[Head.KERNEL], head[Head.THREADS] = compiler.shared()["plait_run"], self.count
-        head[Head.WORDS], head[Head.N] = len(self.words), N
-        head[Head.SLOTS], head[Head.INNER] = len(self.slots), len(self.inner)
-        self.memory = array("q", [*head, *self.words, *chain(*self.slots), *chain(*self.inner)])
+        head[Head.WORDS], head[Head.N] = len(words), N
+        head[Head.SLOTS], head[Head.INNER] = len(slots), len(inner)
+        self.memory = array("q", [*head, *words, *chain(*slots), *chain(*inner)])
         self.address = self.memory.buffer_info()[0]
 
 
-class Chain(Block):
-    """Programs that one launch runs, one after the other, with the same bindings and the same number of threads."""
-
-    def __init__(self, programs: Sequence[Block]) -> None:
-        self.count, self.words, self.slots, self.inner = programs[0].count, [], [], []
-        self.head = heads = sum(p.head for p in programs)
-        for k, p in enumerate(programs):
-            first = len(self.words)
-            self.words += p.words
-            for word, number, after, per_row in p.slots:
-                moved = heads - p.head if number == WORKSPACE else 0  # all use the same memory behind the blocks
-                self.slots.append((first + word, number, after + moved, per_row))
-            self.inner += [(first + word, 8 * first + to) for word, to in p.inner]
-            if k < len(programs) - 1:
-                self.inner.append((first + Launch.NEXT, 8 * len(self.words)))
-        self.bytes = heads + max(p.bytes - p.head for p in programs)
-        self.seal()
-
-
-class Program(Block):
+class Program:
     """One layer: layer.py writes walks, products and copies, then `finish` is called."""
 
     def __init__(
@@ -91,7 +77,10 @@ class Program(Block):
         self.products: list[int] = []
         self.arrays: list[tuple[int, Sequence[int]]] = []  # will be behind the records; the word of its address
         self.whole = 0  # the number of the first product over a whole sequence
-        self.slots, self.inner = [], []
+        self.slots: list[
+            tuple[int, int, int, int]
+        ] = []  # word, binding, bytes after it, bytes for each row of the call
+        self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the words to what it points to
         self.workspace = Workspace(count, len(self.walks), sized.slab_count, self.target.size)
         self.packed: dict[tuple[str, int], int] = {}  # name of panels, direction -> the product that packs them
         self.partial: dict[Where, tuple[int, int]] = {}  # sums over slabs: numbers, and the word of the first slab
@@ -260,7 +249,7 @@ class Program(Block):
             self.inner.append((word, 8 * len(words)))
             words += values
         words += [0] * (-len(words) % LINE)
-        # the block comes first in the workspace, then the areas
+        # the words come first in the workspace, then the areas
         workspace, size = self.workspace, self.target.size
         self.head = aligned(-(-len(words) * 8 // size)) * size
         places, threads_at = workspace.lay_out(self.head)
@@ -270,4 +259,3 @@ class Program(Block):
                 words[at + Product.PARTIAL_SIZE] = self.key.D * workspace.of_walk
         words[Launch.WORKSPACE_SIZE] = workspace.of_thread
         self.bytes = threads_at + self.count * workspace.of_thread
-        self.seal()
