@@ -11,9 +11,9 @@ BIN := $(VENV)/bin
 train: $(VENV)/installed
 	$(BIN)/plait train forecast
 
-# Two tests at a time, with one thread each. Tests of threads ask for more by themselves: there are then more threads than
-# cores, and those that wait must not keep a core busy (OMP_WAIT_POLICY). mypy runs beside the tests, because it takes one
-# core for half a minute, and some tests wait. Bytecode is kept: tests start a hundred processes.
+# Three tests at a time, with one thread each, because some wait for other processes. Tests of threads ask for more by
+# themselves: there are then more threads than cores, and those that wait must not keep a core busy (OMP_WAIT_POLICY). mypy
+# runs beside the tests. Bytecode is kept: tests start a hundred processes.
 test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
