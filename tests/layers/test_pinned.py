@@ -306,3 +306,35 @@ def test_a_layer_that_a_backward_pass_leaves_out_is_packed_by_the_next_one() -> 
             layer(x)[0].square().sum().backward()
         found.append([*above.values(), *(p.grad for p in layer.parameters())])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_block_that_another_thread_closes_during_a_call(times: int, monkeypatch) -> None:
+    """It is open the first few times that the call asks."""
+    layer, x = plait.GRU(3, 5, engine="fused"), torch.randn(6, 4, 3)
+    expected, block = layer(x)[0], Block()
+    answers = [True] * times
+    is_open = property(lambda self: bool(answers and answers.pop()), lambda self, value: None)
+    monkeypatch.setattr(Block, "is_open", is_open, raising=False)
+    monkeypatch.setitem(layer.__dict__, "_plait_block", block)
+    found = layer(x)[0]
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    grads = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    expected.sum().backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(grads, layer.parameters(), strict=True))
+
+
+def test_what_takes_the_place_of_a_weight_in_the_block_is_used() -> None:
+    """A lazily negated view has the same memory; another nonlinearity is another cell."""
+    layer, x = plait.RNN(3, 5, dtype=torch.float64, engine="fused"), torch.randn(4, 6, 3, dtype=torch.float64)
+    z = torch.randn(5, 5, dtype=torch.complex128)
+    with plait.packed(layer):
+        for weight, same in ((z.imag, z.imag.clone()), (z.conj().imag, -z.imag)):
+            found, expected = (torch.func.functional_call(layer, {"weight_hh_l0": w}, (x,))[0] for w in (weight, same))
+            torch.testing.assert_close(found, expected)
+        layer(x)
+        layer.mode = "RNN_RELU"
+        found = layer(x)[0]
+    torch.testing.assert_close(found, layer(x)[0])

@@ -76,9 +76,13 @@ class Call:
 
     def prepared(self, tensors: Sequence[Tensor]) -> list[Prepared]:
         """The weights, ready for the engine: for this call only, or for all calls within a block of `plait.packed`."""
+        return self.in_block(tensors) or self.prepare(tensors, self.solver.sweeps)
+
+    def in_block(self, tensors: Sequence[Tensor]) -> list[Prepared]:
+        """Nothing outside of a block. Another thread may close it at any time: whether it is open is asked once."""
         if self.block is None or not self.block.is_open:
-            return self.prepare(tensors, self.solver.sweeps)
-        name = self.engine, self.number, self.layers
+            return []
+        name = self.cell, self.engine, self.number, self.layers
         return self.block.prepared(name, tensors[self.S :], lambda: self.prepare(tensors, True))
 
     def prepare(self, tensors: Sequence[Tensor], lasting: bool) -> list[Prepared]:
@@ -86,13 +90,13 @@ class Call:
         return [engine.prepare(self.cell, w, k % self.directions == 1, lasting=lasting) for k, w in found]
 
     # --- what runs it
-    def find_plan(self, x: Tensor, keep: bool) -> Plan | None:
-        layout, block = self.layout, self.block
+    def find_plan(self, x: Tensor, keep: bool, pinned: bool) -> Plan | None:
+        layout = self.layout
         if self.engine != "fused" or not layout.N:
             return None
         if self.solver is not SERIAL and self.solver.is_cut(self.H, layout, self.visits, keep):
             return None
-        ragged, pinned = not layout.is_dense or layout.padding is not None, block is not None and block.is_open
+        ragged = not layout.is_dense or layout.padding is not None
         key = Key(
             self.cell,
             x.dtype,
@@ -120,20 +124,15 @@ class Call:
             plan = engine.plan(key)
         return plan if keep or plan.bytes(layout.N) <= fused.WITHOUT_TAPE else None
 
-    def pins(self, tensors: Sequence[Tensor]) -> Sequence[Packed]:
-        """The panels of the weights, in a block of `plait.packed`."""
-        is_open = self.block is not None and self.block.is_open
-        return self.prepared(tensors) if is_open else ()  # type: ignore[return-value]
-
     def run(
         self, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True, masks: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor], Sequence[Tensor]]:
         """-> rows (., D*P), last states (L*D, B, .), what is kept. masks: those of an earlier run, if any"""
-        self.plan = plan = self.find_plan(x, keep)
+        pins: Sequence[Packed] = () if self.block is None else self.in_block(tensors)  # type: ignore[assignment]
+        self.plan = plan = self.find_plan(x, keep, bool(pins))
         if plan is None:
             return self.run_layers(x, tensors, keep)
         S = len(self.cell.states) if self.stateful else 0
-        pins = () if self.block is None else self.pins(tensors)
         given = [*map(Tensor.resolve_neg, map(Tensor.contiguous, (x, *tensors)))]
         if not x.is_cpu:
             raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
@@ -186,7 +185,7 @@ class Call:
             plan = self.plan
         pins: Sequence[Packed] = ()
         if plan.key.pinned:
-            pins = self.pins(tensors)
+            pins = self.in_block(tensors)  # type: ignore[assignment]
             if not pins:  # the block has ended
                 engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
                 plan = engine.plan(plan.key._replace(pinned=False, slabs=False))

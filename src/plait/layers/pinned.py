@@ -26,7 +26,7 @@ class Block:
         given others that share it.
         """
         key = threading.get_ident(), *name
-        kinds: list[object] = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors]
+        kinds: list[object] = [(t.data_ptr(), t.shape, t.stride(), t.dtype, t.is_neg()) for t in tensors]
         found = self.found.get(key)
         if found is None or found[1] != kinds:
             found = self.found[key] = list(tensors), kinds, make()

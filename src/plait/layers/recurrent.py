@@ -30,7 +30,7 @@ from .arguments import (
 )
 from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
-from .pinned import Block
+from .pinned import Block, is_in_a_block
 from .tensor_kinds import are_plain, are_readable
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
@@ -246,7 +246,7 @@ class Recurrent(nn.RNNBase):
         weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
         engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
-        found = call.find_plan(given.x, True) if is_one else None
+        found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one else None
         if found is None:
             why = "the stack is large, so each of its layers is a plan of its own"
             why = why if self.solver == SERIAL else f"solver {self.solver} is asked, layer by layer"
