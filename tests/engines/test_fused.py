@@ -110,7 +110,7 @@ class Problem:
 
 def counts_of(plan: Plan) -> list[int]:
     """On how many threads each launch of a plan runs."""
-    return [segment.block.count for variant in plan.variants.values() for segment in variant.segments]
+    return [segment.chain.count for variant in plan.variants.values() for segment in variant.segments]
 
 
 def assert_same_bits(found: list[Tensor], expected: list[Tensor], where: object) -> None:

@@ -193,7 +193,7 @@ if neighbour is not None:
     neighbour.kill()
     neighbour.wait()
 segments = [s for plan in get("fused").plans.values() for v in plan.variants.values() for s in v.segments]
-print(*{segment.block.count for segment in segments}, worst)
+print(*{segment.chain.count for segment in segments}, worst)
 """
 
 
