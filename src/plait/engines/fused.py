@@ -52,7 +52,8 @@ class FusedEngine(Engine):
         found = self.plans.get(key)
         if found is None:
             if len(self.plans) >= MOST_PLANS:
-                self.plans.pop(next(iter(self.plans)), None)  # the oldest
+                oldest, *_ = self.plans  # a list at once: other threads add plans meanwhile
+                self.plans.pop(oldest, None)
             form = self.form(key)
             found = self.plans[key] = Plan(key, self.schedule, form, costs.of_this_process(form))
         return found

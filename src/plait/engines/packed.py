@@ -46,11 +46,10 @@ class Packed(Prepared):
                     "prepare the weights again."
                 )
 
-    def mark_ready(self, back: bool, *, with_w: bool, folded: bool = False) -> None:
-        """A kernel has now packed the panels that were not ready."""
-        self.ready.add(("f" if folded else "r", back))
-        if with_w:
-            self.ready.add(("w", back))
+    def mark_ready(self, back: bool, panels: Sequence[str]) -> None:
+        """A kernel has now packed those that were not ready."""
+        for name in panels:
+            self.ready.add((name, back))
 
     def bindings(self, form: Form, back: bool, folded: bool) -> Sequence[int]:
         """For R, or for R and W in a walk that adds W x itself; for W; for the projection: the address of the panels,

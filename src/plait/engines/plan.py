@@ -203,13 +203,12 @@ class Plan:
         values += map(Tensor.data_ptr, tapes)
         values += self.no_tapes
         values += map(Tensor.data_ptr, weights)
-        for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            values += pin.bindings(self.form, False, panels is not None and panels.folded)
+        for pin, panels in zip(pins, its.variant.packs, strict=False):
+            values += pin.bindings(self.form, False, "f" in panels)
         for segment in its.segments:
             segment.run(frame)
-        for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            if panels is not None:
-                pin.mark_ready(False, folded=panels.folded, with_w=panels.packs_w)
+        for pin, panels in zip(pins, its.variant.packs, strict=False):
+            pin.mark_ready(False, panels)
         return frame.rows, frame.states, tapes
 
     def backward(
@@ -274,9 +273,8 @@ class Plan:
             values.append(0 if gradient is None else gradient.data_ptr())
         for segment in its.segments:
             segment.run(frame)
-        for pin, panels in zip(pins, its.variant.of_pins, strict=False):
-            if panels is not None:
-                pin.mark_ready(True, with_w=panels.packs_w)
+        for pin, panels in zip(pins, its.variant.packs, strict=False):
+            pin.mark_ready(True, panels)
         return Back(frame.d_x, frame.states, frame.gradients, frame, its.variant)
 
     def shift(self, values: list[int], out: "Out") -> None:
@@ -301,7 +299,7 @@ class Plan:
         for segment in its.segments:
             segment.run(frame)
         if p.lasting:
-            p.mark_ready(back, with_w=False)
+            p.mark_ready(back, "r")
 
     def __str__(self) -> str:
         """What it does, for the batches that it was made for so far."""

@@ -13,13 +13,6 @@ from .segments import Copy, Launch, Mask, Product, Segment
 from .torch_products import TorchProducts
 
 
-class OfPin(NamedTuple):
-    """Which panels of a direction a pass packs."""
-
-    folded: bool
-    packs_w: bool
-
-
 class Variant(NamedTuple):
     """Segments for all batches about which the same was decided, forward or for the gradients that are wanted."""
 
@@ -27,7 +20,7 @@ class Variant(NamedTuple):
     scratch: MemoryMap  # of what exists only during the pass
     gathers: bool  # a launch copies the rows of the padded batch
     choices: Sequence[Choices]  # per layer
-    of_pins: Sequence[OfPin | None]  # per layer and direction; None: no launch of this pass reads its panels
+    packs: Sequence[Sequence[str]]  # per layer and direction: the panels of pinned weights that it packs (packed.py)
     torch: TorchProducts
 
 
@@ -66,8 +59,10 @@ class Writer:
         self.launch()
         if key.padded and not gathers:
             self.segments += [Copy("rows", out=True), Copy("states")]
-        of_pins = [OfPin(s.folded, c.is_ours) for s, c in zip(layers, self.choices, strict=True) for _ in key.reverse]
-        return Variant(self.segments, self.scratch, gathers, self.choices, of_pins, self.torch)
+        packs = list[str]()
+        for layer, choices in zip(layers, self.choices, strict=True):
+            packs += [("f" if layer.folded else "r") + "w" * choices.is_ours] * key.D
+        return Variant(self.segments, self.scratch, gathers, self.choices, packs, self.torch)
 
     def copy_results(self, k: int, program: Program) -> None:
         """Rows of a padded batch, into the first layer and out of the last; the last states in the user's order."""
@@ -116,10 +111,10 @@ class Writer:
             self.segments.append(Copy("d_x", out=True))
         if key.padded and any(some is not None and some.states for some in wanted):
             self.segments.append(Copy("states"))
-        of_pins: list[OfPin | None] = []
-        for some, c in zip(wanted, self.choices, strict=True):
-            of_pins += [None if some is None else OfPin(False, some.x and c.is_ours)] * key.D
-        return Variant(self.segments, self.scratch, gathers, self.choices, of_pins, self.torch)
+        packs = list[str]()
+        for some, choices in zip(wanted, self.choices, strict=True):
+            packs += ["" if some is None else "r" + "w" * (some.x and choices.is_ours)] * key.D
+        return Variant(self.segments, self.scratch, gathers, self.choices, packs, self.torch)
 
     def wanted(self, needs: tuple[bool, ...]) -> list[Wanted | None]:
         """Per layer; None if neither it nor one below it learns."""

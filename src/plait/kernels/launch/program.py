@@ -19,6 +19,8 @@ from .workspace import Workspace
 
 SET, WAYS = 4096, 8  # of the first cache: bytes from a line of a set to the next, and how many lines a set has
 
+Slot = tuple[int, int, int, int]  # word, binding, bytes after it, bytes for each row of the call
+
 
 class ByTorch(NamedTuple):
     """A product, or a sum of rows, that torch computes: wx before the walk, a gradient after it."""
@@ -42,7 +44,7 @@ class Chain:
     """The words of programs that one launch runs in turn, any number of times, on `count` threads."""
 
     def __init__(self, programs: Sequence["Program"]) -> None:
-        words, slots, inner = list[int](), list[tuple[int, int, int, int]](), list[tuple[int, int]]()
+        words, slots, inner = list[int](), list[Slot](), list[tuple[int, int]]()
         heads = sum(p.head for p in programs)
         for k, p in enumerate(programs):
             first = len(words)
@@ -77,9 +79,7 @@ class Program:
         self.products: list[int] = []
         self.arrays: list[tuple[int, Sequence[int]]] = []  # will be behind the records; the word of its address
         self.whole = 0  # the number of the first product over a whole sequence
-        self.slots: list[
-            tuple[int, int, int, int]
-        ] = []  # word, binding, bytes after it, bytes for each row of the call
+        self.slots: list[Slot] = []
         self.inner: list[tuple[int, int]] = []  # word, bytes from the beginning of the words to what it points to
         self.workspace = Workspace(count, len(self.walks), sized.slab_count, self.target.size)
         self.packed: dict[tuple[str, int], int] = {}  # name of panels, direction -> the product that packs them
