@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import plait
-from plait import memory
+from plait import system
 from plait.kernels import pool
 from plait.layers import recurrent
 from processes import PATIENCE, in_child, needs_fork, python
@@ -667,7 +667,7 @@ def test_the_longest_unused_go_first_where_memory_is_short(monkeypatch) -> None:
     del several
     for size in reversed(sizes):
         made(size // 4)
-    monkeypatch.setattr(memory, "available", lambda: 2 * (sizes[0] + sizes[1]) + 2 * BYTES)
+    monkeypatch.setattr(system, "available", lambda: 2 * (sizes[0] + sizes[1]) + 2 * BYTES)
     pool._pool.left = 0
     made(BYTES // 2)
     assert {block.size for block in blocks()} == {*sizes[:2], 2 * BYTES}

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .. import cells, engines
+from .. import cells, engines, system
 from ..bench import measure
 from ..bench.core.report import show
 from ..cells.load import load
@@ -33,6 +33,9 @@ def list_engines(output: Output) -> None:
     output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
     runtime = openmp()
     output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
+    count = system.cpus()
+    if count < torch.get_num_threads():
+        output.line(f"{'CPUs':<{width}}  {count} for this process (affinity, control group): fused has as many threads")
     cpu = host()
     why = f"as {FORCED} says" if cpu.forced else "the widest"
     has = ", ".join(map(str, cpu.widths))

@@ -1,13 +1,11 @@
 """What a plan runs, one after the other: a launch, a product by torch, a mask, a copy by torch."""
 
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from ..kernels import pool
-from ..kernels.launch import threads
 from ..kernels.launch.bindings import WORKSPACE, Spot
 from ..kernels.launch.program import ByTorch, Chain
 from ..layout import Layout
@@ -51,8 +49,7 @@ class Launch(Segment):
         chain = self.chain
         workspace = pool.workspace(chain.bytes)
         frame.values[WORKSPACE] = workspace.address
-        values = array("q", frame.values)  # alive until the launch ends
-        threads.run(chain.address, values.buffer_info()[0], workspace.address, chain.count)
+        chain.run(frame.values, workspace.address)
         pool.put(workspace)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import deterministic
 
-from .. import memory
+from .. import system
 from . import libc
 
 LEAST = 1 << 17  # bytes: glibc's malloc takes smaller blocks from memory that it keeps
@@ -186,7 +186,7 @@ class Pool:
         held, lying = (sum(block.size for block in some) for some in (blocks, free))
         self.peak = max(self.peak, held - lying + size)
         if lying > self.left // 2:
-            left = memory.available()
+            left = system.available()
             self.left = sys.maxsize if left is None else left - size
         most = min(max(self.peak, self.peak_before), self.left // 2)
         for block in free:

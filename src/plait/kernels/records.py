@@ -48,7 +48,6 @@ class Head(metaclass=RecordType):
     """Stands before the block of a program, with the slots and the inner pointers behind it (launch/program.py)."""
 
     KERNEL = word()  # address of plait_run
-    THREADS = word()
     WORDS = word()  # how many words the block has
     SLOTS = word()  # how many words get a binding of the call
     INNER = word()  # how many words point into the block
@@ -62,6 +61,7 @@ class Launch(metaclass=RecordType):
     TEAM = word()  # address of omp_get_num_threads
     WHO = word()  # address of omp_get_thread_num
     YIELD = word()  # address of sched_yield
+    SYSCALL = word()  # address of the function that calls the system by number, if it has futexes; else 0
     BACK = word()  # 1: backward pass
     BY_UNITS = word()  # 1: threads share the units of each step; 0: the batch
     WALKS = word()  # how many: one for each slab and direction
@@ -86,6 +86,8 @@ class Launch(metaclass=RecordType):
     ARRIVED = word(new_line=True)
     READY_DONE = word()
     SLICE_DONE = word()
+    LEAVING = word()
+    ASLEEP = word()  # how many threads sleep until one of the counters changes
 
 
 class Walk(metaclass=RecordType):

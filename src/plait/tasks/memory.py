@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import cells, solvers
 from ..errors import PlaitError
-from ..memory import available
+from ..system import available
 from .settings import NetworkSettings
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -65,7 +65,7 @@ class Peak:
             Burst.EACH: EACH,
         }
         record = [words.get(k, 0) for k in range(Burst.SIZE)]
-        head = {Head.KERNEL: run.address or 0, Head.THREADS: self.count, Head.WORDS: len(record)}
+        head = {Head.KERNEL: run.address or 0, Head.WORDS: len(record)}
         self.program = array("q", [*(head.get(k, 0) for k in range(Head.SIZE)), *record])
         self.bindings = array("q", [0])  # no slots: addresses are known
 

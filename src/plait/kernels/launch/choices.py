@@ -192,10 +192,12 @@ class Sized:
 
     def team(self, N: int, more: int) -> int:
         """How many threads: one for little work. more: columns of W that the launch multiplies with, besides R"""
-        work = N * self.key.D * self.GH * (self.key.P + more)
-        seconds = work * self.size / 4 / self.costs.rate
-        is_worth_it = seconds >= WORTH_A_TEAM * self.costs.team and self.schedule.parallel
+        is_worth_it = self.seconds(N, more) >= WORTH_A_TEAM * self.costs.team and self.schedule.parallel
         return self.key.threads if is_worth_it else 1
+
+    def seconds(self, N: int, more: int) -> float:
+        """What N rows take on one thread forward, at the full rate."""
+        return N * self.key.D * self.GH * (self.key.P + more) * self.size / 4 / self.costs.rate
 
     @property
     def unites(self) -> bool:

@@ -8,12 +8,14 @@ plait_start (loops/walk.py) copies the block into the workspace of the call and 
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
+from time import perf_counter
 from typing import NamedTuple
 
 from ..records import LINE, Copy, Head, Launch, Product, Walk
 from . import compiler, threads
 from .bindings import WORKSPACE, Bindings, N, Spot, Where, aligned
 from .choices import Sized
+from .pace import Estimate, pace
 from .slabs import Slab
 from .workspace import Workspace
 
@@ -57,11 +59,25 @@ class Chain:
                 inner.append((first + Launch.NEXT, 8 * len(words)))
         self.count, self.bytes = programs[0].count, heads + max(p.bytes - p.head for p in programs)
         head = [0] * Head.SIZE
-        head[Head.KERNEL], head[Head.THREADS] = compiler.shared()["plait_run"], self.count
+        head[Head.KERNEL] = compiler.shared()["plait_run"]
         head[Head.WORDS], head[Head.N] = len(words), N
         head[Head.SLOTS], head[Head.INNER] = len(slots), len(inner)
         self.memory = array("q", [*head, *words, *chain(*slots), *chain(*inner)])
         self.address = self.memory.buffer_info()[0]
+        self.rows = programs[0].key.T * programs[0].key.B  # of a dense batch
+        self.alone = Estimate(sum(p.sized.seconds(1, p.sized.I) * (2 if p.back else 1) for p in programs))
+
+    def run(self, values: Sequence[int], workspace: int) -> None:
+        """values: the bindings of the call"""
+        bindings = array("q", values)  # alive until the launch ends
+        address = bindings.buffer_info()[0]
+        if self.count == 1:
+            threads.run(self.address, address, workspace, 1)
+            return
+        start = perf_counter()
+        count = pace.threads(self.count, start)
+        is_team = threads.run(self.address, address, workspace, count)
+        pace.took(self.alone, self.rows or values[N], count if is_team else 1, perf_counter() - start)
 
 
 class Program:
@@ -234,7 +250,7 @@ class Program:
         words[Launch.WHOLE] = self.whole
         words[Launch.SLICES], words[Launch.BY_UNITS] = slices, by_units
         words[Launch.ROUNDS] = rounds = 1 + max(words[at + Product.ROUND] for at in self.products)
-        words[Launch.TEAM], words[Launch.WHO], words[Launch.YIELD] = threads.team_functions()
+        words[Launch.TEAM : Launch.SYSCALL + 1] = threads.team_functions()
         words[Launch.BACK], words[Launch.MULTIPLY] = self.back, self.shared["plait_multiply"]
         words[Launch.OWN] = own = len(self.walks) if has_slabs else 0
         words[Launch.THREADS] = self.count

@@ -6,6 +6,7 @@ another parallel region, while another Python thread uses the team, and where to
 
 import ctypes
 import os
+import platform
 import sys
 import threading
 from functools import cache
@@ -84,17 +85,24 @@ def sched_yield() -> int:
     return address_of(ctypes.CDLL(None).sched_yield) if sys.platform != "win32" else 0
 
 
-def team_functions() -> tuple[int, int, int]:
+@cache
+def syscall() -> int:
+    """0 where a thread cannot sleep until a word in memory changes (a futex), or where its number is not known."""
+    has_futex = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    return address_of(ctypes.CDLL(None).syscall) if has_futex else 0
+
+
+def team_functions() -> tuple[int, int, int, int]:
     """Addresses of what a kernel calls: the real size of the team; the number of a thread in it, which in most teams of
-    one caller is the same thread, with what it used last in its cache; and a function that yields the core.
+    one caller is the same thread, with what it used last in its cache; functions that yield the core, and that sleep.
     """
     omp = openmp()
-    return (0, 0, sched_yield()) if omp is None else (omp.team_size, omp.number, sched_yield())
+    return *((0, 0) if omp is None else (omp.team_size, omp.number)), sched_yield(), syscall()
 
 
 @cache
 def start() -> Any:
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(compiler.shared()["plait_start"])
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(compiler.shared()["plait_start"])
 
 
 def threads() -> int:
@@ -103,16 +111,17 @@ def threads() -> int:
     return 1 if omp is None or omp.inside() else torch.get_num_threads()
 
 
-def run(program: int, addresses: int, workspace: int, count: int) -> None:
+def run(program: int, addresses: int, workspace: int, count: int) -> bool:
     """Runs the program on `count` threads, or on this one alone if another Python thread uses the team.
 
-    The first three arguments are addresses.
+    The first three arguments are addresses. -> whether a team has run it
     """
     omp = openmp() if count > 1 and not _forked else None
     if omp is not None and _team.acquire(blocking=False):
         try:
-            start()(program, addresses, workspace, omp.parallel)
+            start()(program, addresses, workspace, omp.parallel, count)
         finally:
             _team.release()
-    else:
-        start()(program, addresses, workspace, 0)
+        return True
+    start()(program, addresses, workspace, 0, 1)
+    return False

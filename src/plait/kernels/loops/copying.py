@@ -1,7 +1,7 @@
 """Rows, copied to other places: a ragged batch from and to a padded one, and the states that its steps start from."""
 
 from ..records import Copy, Launch
-from .machine import Int, compiled, copy, get, ticket, wait, zero
+from .machine import Int, compiled, copy, count_up, get, ticket, wait, zero
 
 ROWS = 32  # rows that a thread takes at a time
 
@@ -31,7 +31,7 @@ def copy_results(launch):
         item = ticket(record, Copy.TAKEN)
         while item < pieces(record, 1):
             copy_piece(record, item)
-            ticket(record, Copy.DONE)
+            count_up(launch, record, Copy.DONE)
             item = ticket(record, Copy.TAKEN)
     for k in range(get(launch, Launch.COPIES)):
         record = get(launch, Launch.FIRST_COPY) + k * Copy.SIZE * 8

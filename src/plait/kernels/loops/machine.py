@@ -21,8 +21,11 @@ def _(record, _context):
     return types.Module(record)
 
 
-SPINS = 2000  # turns of a waiting loop before it yields the core: some microseconds
+SPINS = 20000  # turns of a waiting loop before the thread sleeps, or yields: a fraction of a millisecond
 BETWEEN = 511  # turns from then on before it yields again: each time is a call of the system
+FUTEX = 202 if IS_X86 else 98  # Linux: the number of that call of the system,
+SLEEP, WAKE = 128, 129  # of what it does, within this process,
+EVERYONE = 2**31 - 1  # and for whom
 
 
 def compiled(arguments: int, result: Any = types.void) -> Any:
@@ -62,13 +65,14 @@ get = emitted(2, lambda build, *at: build.load(word_at(build, *at)), returns=Tru
 put = emitted(3, lambda build, address, index, value: build.store(value, word_at(build, address, index)))
 # ticket: adds 1 to a counter -> its value before, which no other thread gets. look: the value of a counter
 ticket = emitted(2, lambda build, *at: build.atomic_rmw("add", word_at(build, *at), i64(1), "seq_cst"), returns=True)
-look = emitted(2, lambda build, *at: build.load_atomic(word_at(build, *at), "acquire", 8), returns=True)
+add = emitted(3, lambda build, *args: build.atomic_rmw("add", word_at(build, *args[:2]), args[2], "seq_cst"))
+look = emitted(2, lambda build, *at: build.load_atomic(word_at(build, *at), "seq_cst", 8), returns=True)
 copy = emitted(
     3, lambda build, to, origin, size: cgutils.raw_memcpy(build, _byte(build, to), _byte(build, origin), size, 1)
 )
 zero = emitted(2, lambda build, to, size: cgutils.memset(build, _byte(build, to), size, 0))
 call0 = _calling(0, I32, True)  # int f(void)
-call1, call2, call4, call6, call9 = (_calling(count, VOID, False) for count in (1, 2, 4, 6, 9))
+call1, call2, call4, call5, call6, call9 = (_calling(count, VOID, False) for count in (1, 2, 4, 5, 6, 9))
 
 
 prefetch = emitted(1, lambda build, address: emit_prefetch(build, address, to_write=False, near=2))
@@ -118,18 +122,37 @@ restore_denormals = emitted(1, _restore)
 
 @compiled(4)
 def wait(launch, address, index, count):
-    """Waits until the counter reaches a value: spins for a short time, then yields the core now and then."""
-    spins = 0
-    while look(address, index) < count:
+    """Waits until the counter reaches a value: spins for a short time, then sleeps until it changes. A thread that
+    spins for long uses up its time on a core, and must then wait for one when there is work.
+    """
+    spins, value, system = 0, look(address, index), get(launch, Launch.SYSCALL)
+    while value < count:
         spins += 1
-        if spins < SPINS or spins & BETWEEN or get(launch, Launch.ALONE):
+        if spins < SPINS or get(launch, Launch.ALONE):
+            pause()
+        elif system:
+            add(launch, Launch.ASLEEP, 1)
+            call5(system, FUTEX, address + index * 8, SLEEP, value, 0)  # returns at once if it has changed
+            add(launch, Launch.ASLEEP, -1)
+        elif spins & BETWEEN:
             pause()
         else:
             call0(get(launch, Launch.YIELD))
+        value = look(address, index)
 
 
 @compiled(3)
-def meet(launch, team, count):
-    """Waits until all threads of the team are here. It is their meeting number `count`, from 1 on."""
-    ticket(launch, Launch.ARRIVED)
-    wait(launch, launch, Launch.ARRIVED, count * team)
+def count_up(launch, address, index):
+    """Adds 1 to a counter that threads may wait for. A thread that will sleep has first said so: then either it is seen
+    here, or it sees the new value.
+    """
+    ticket(address, index)
+    if look(launch, Launch.ASLEEP):
+        call5(get(launch, Launch.SYSCALL), FUTEX, address + index * 8, WAKE, EVERYONE, 0)
+
+
+@compiled(4)
+def meet(launch, index, team, count):
+    """Waits until all threads of the team are here. It is their meeting number `count` at this counter, from 1 on."""
+    count_up(launch, launch, index)
+    wait(launch, launch, index, count * team)

@@ -5,7 +5,7 @@ and called by their addresses.
 """
 
 from ..records import GROUP, MOST_GATES, MOST_TILE, Launch, Product, Span
-from .machine import Int, call2, call9, compiled, get, memory, put, ticket, wait
+from .machine import Int, call2, call9, compiled, count_up, get, memory, put, ticket, wait
 from .packing import blocks
 from .sums import ADDED, add_slabs, outer_product
 
@@ -178,8 +178,8 @@ def workspace_of(launch, me):
     return get(launch, Launch.WORKSPACE) + number * get(launch, Launch.WORKSPACE_SIZE)
 
 
-@compiled(3)
-def compute(product, turn, workspace):
+@compiled(4)
+def compute(launch, product, turn, workspace):
     """Takes pieces of the product until none is left."""
     items, item = items_of(product), ticket(product, Product.TAKEN)
     while item < items:
@@ -192,7 +192,7 @@ def compute(product, turn, workspace):
             function = get(product, Product.ADD if turn else Product.STORE)
             n = min(get(product, Product.CHUNK), get(product, Product.M) - row)
             rows_of_whole(product, row, n, function)
-        ticket(product, Product.DONE)
+        count_up(launch, product, Product.DONE)
         item = ticket(product, Product.TAKEN)
 
 
@@ -202,7 +202,7 @@ def compute_those_of(launch, turn, walk, workspace):
     for k in range(get(launch, Launch.WHOLE), get(launch, Launch.PRODUCTS)):
         product = get(launch, Launch.FIRST_PRODUCT) + k * Product.SIZE * 8
         if get(product, Product.ROUND) == turn and get(product, Product.OF_WALK) == walk:
-            compute(product, turn, workspace)
+            compute(launch, product, turn, workspace)
 
 
 @compiled(2)

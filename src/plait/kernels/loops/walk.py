@@ -27,6 +27,7 @@ from .machine import (
     call4,
     compiled,
     copy,
+    count_up,
     flush_denormals,
     get,
     meet,
@@ -194,14 +195,14 @@ def make_ready(launch, back):
     passed = walks
     while item < passed:
         start_values(get(launch, Launch.FIRST_WALK) + item * Walk.SIZE * 8, back)
-        ticket(launch, Launch.READY_DONE)
+        count_up(launch, launch, Launch.READY_DONE)
         item = ticket(launch, Launch.READY_TAKEN)
     for k in range(get(launch, Launch.PRODUCTS)):
         product = get(launch, Launch.FIRST_PRODUCT) + k * Product.SIZE * 8
         count = blocks_to_pack(product)
         while item < passed + count:
             pack_block(product, item - passed)
-            ticket(launch, Launch.READY_DONE)
+            count_up(launch, launch, Launch.READY_DONE)
             item = ticket(launch, Launch.READY_TAKEN)
         passed += count
     for k in range(get(launch, Launch.COPIES)):
@@ -209,7 +210,7 @@ def make_ready(launch, back):
         count = pieces(record, 0)
         while item < passed + count:
             copy_piece(record, item - passed)
-            ticket(launch, Launch.READY_DONE)
+            count_up(launch, launch, Launch.READY_DONE)
             item = ticket(launch, Launch.READY_TAKEN)
         passed += count
     wait(launch, launch, Launch.READY_DONE, passed)
@@ -235,7 +236,7 @@ def walk_slices(launch, back, me):
             walk, place = first + item % walks * Walk.SIZE * 8, item // walks
             for s in range(get(walk, Walk.T) + back):
                 step(walk, back, s, get(bounds, place), get(bounds, place + 1), 0, blocks_of(walk))
-            ticket(launch, Launch.SLICE_DONE)
+            count_up(launch, launch, Launch.SLICE_DONE)
     wait(launch, launch, Launch.SLICE_DONE, items)
 
 
@@ -248,7 +249,7 @@ def walk_units(launch, back, team):
     for s in range(get(first, Walk.T) + back):
         for w in range(walks):
             step(first + w * stride, back, s, 0, hi, block, last)
-        meet(launch, team, s + 1)
+        meet(launch, Launch.ARRIVED, team, s + 1)
 
 
 @compiled(1)
@@ -270,16 +271,19 @@ def run(launch):
         if back:
             call2(get(launch, Launch.MULTIPLY), launch, me)
         copy_results(launch)
+        if not following and not alone:
+            # Whoever comes early spins in the team's own barrier for milliseconds, on a core that another may need.
+            meet(launch, Launch.LEAVING, team, 1)
         if following and alone:
             put(following, Launch.ALONE, 1)
         launch = following
     restore_denormals(mode)
 
 
-@compiled(4)
-def start(program, bindings, block, parallel):
-    """Writes the block of a call (launch/program.py), and runs it by a team. If parallel is 0, the calling thread runs
-    it. A slot is: word, binding, bytes after that address, bytes for each row of the call.
+@compiled(5)
+def start(program, bindings, block, parallel, team):
+    """Writes the block of a call (launch/program.py), and runs it by a team of so many threads, or fewer. If parallel
+    is 0, the calling thread runs it. A slot: word, binding, bytes after that address, bytes for each row of the call.
     """
     words, slots, inner = get(program, Head.WORDS), get(program, Head.SLOTS), get(program, Head.INNER)
     template = program + Head.SIZE * 8
@@ -294,7 +298,7 @@ def start(program, bindings, block, parallel):
     for i in range(inner):
         put(block, get(table, 2 * i), block + get(table, 2 * i + 1))
     if parallel:
-        call4(parallel, get(program, Head.KERNEL), block, get(program, Head.THREADS), 0)
+        call4(parallel, get(program, Head.KERNEL), block, team, 0)
     else:
         put(block, Launch.ALONE, 1)
         call1(get(program, Head.KERNEL), block)

@@ -1,0 +1,12 @@
+"""What does a training step take beside processes that compute all the time, on one thread and on several?"""
+
+from ..core import options
+from ..core.options import option
+
+
+class Options(options.Options):
+    busy: str = option("0,1,2,4", "Processes that are kept busy meanwhile, with commas.", "N,N")
+    shapes: str = option("32,128,64,64,1 32,12,8,32,1", options.SHAPES)
+    cells: str = options.cells("lstm,gru")
+    engine: str = options.engine()
+    repeats: int = options.repeats(5)
