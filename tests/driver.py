@@ -129,7 +129,7 @@ def spoken(ended: Ended) -> list[str]:
         return ["traceback: " + ended.err.strip().splitlines()[-1][:200]]
     if ended.code not in (0, 2):
         found.append(f"exit code {ended.code}: {ended.err[-300:]}")
-    said = [line for line in ended.err.splitlines() if not line.startswith("plait: compiling")]
+    said = [line for line in ended.err.splitlines() if not line.startswith(("plait: compiling", "plait: measuring"))]
     if ended.code == 2 and (len(said) > 1 or not all(line.startswith("plait: ") for line in said)):
         found.append(f"not one sentence: {ended.err[:300]}")
     if ended.code == 2 and not said and "Usage: " not in ended.out:

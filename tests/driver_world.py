@@ -382,3 +382,46 @@ def damaged(run: Path, how: str, folder: Path) -> str:
     shutil.copytree(run, folder / "run")
     DAMAGES[how](folder / "run")
     return "run"
+
+
+# --- outputs that lead into a run ---------------------------------------------------------------------------------
+RUN_FILES = [
+    "config.json",
+    "history.json",
+    "model.safetensors",
+    "state.safetensors",
+    "series.csv",
+    "tokens.safetensors",
+]
+SPELLED = [  # of the file F of the run
+    "run/{F}",
+    "run/../run/{F}",
+    "./run//{F}",
+    "run/{F}/",
+    "run/{F}/.",
+    "run/nowhere/../{F}",
+    "{here}/run/{F}",
+    "/proc/self/cwd/run/{F}",
+    "into/{F}",
+    "soft{end}",
+    "softer{end}",
+    "far{end}",
+    "hard{end}",
+]
+MAY_BE_WRITTEN = ["run/new{end}", "into/new{end}", "run/future.png"]
+
+
+def leading_into(folder: Path, file: str, spelled: str, end: str) -> str:
+    """Links to a file of the run in a folder, and a way to spell it; -> that. end: of names that are free"""
+    links = {
+        "into": "run",
+        f"soft{end}": f"run/{file}",
+        f"softer{end}": f"soft{end}",
+        f"far{end}": f"{folder}/run/{file}",
+    }
+    for name, to in links.items():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(to)
+    if (folder / "run" / file).is_file() and not (folder / f"hard{end}").exists():
+        os.link(folder / "run" / file, folder / f"hard{end}")
+    return spelled.format(F=file, here=folder, end=end)

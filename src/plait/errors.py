@@ -26,3 +26,8 @@ def between(name: str, value: float, least: float, most: float) -> None:
         wrong = value != value
         limit = f"from {least} to {most}" if wrong else f"at least {least}" if value < least else f"at most {most}"
         raise PlaitError(f"{name} {value}: must be {limit}.")
+
+
+def counted(number: int, noun: str) -> str:
+    """1 thread, 2 threads"""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

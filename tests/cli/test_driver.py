@@ -11,11 +11,23 @@ from queue import SimpleQueue
 import pytest
 
 from driver import Case, Server
-from driver_world import BOOK, FILES, NUMBERS, WORDS, damaged, damages, place
+from driver_world import (
+    BOOK,
+    FILES,
+    MAY_BE_WRITTEN,
+    NUMBERS,
+    RUN_FILES,
+    SPELLED,
+    WORDS,
+    damaged,
+    damages,
+    leading_into,
+    place,
+)
 from processes import needs_fork
 
 pytestmark = needs_fork
-SEED, CASES, AT_ONCE = 0, 1000, 2
+SLICES, CASES, AT_ONCE = 12, 250, 2  # 3,000 command lines in all
 FORECAST = ("train", "forecast", "--epochs", "1", "--hidden", "4")
 LANGUAGE = ("train", "language", "--epochs", "1", "--hidden", "4", "--layers", "1", "--batch", "4", "--steps", "5")
 BENCH = {  # commands that are quick, and their options
@@ -143,6 +155,19 @@ class Maker:
         self.writes += ["nowhere"] if name == "dangling" else []
         return [option, name]
 
+    def into_a_run(self, option: str, run: str | None = None) -> list[str]:
+        """An output that is a file of a run, or nearly. run: one that is there already"""
+        if run is None:
+            run = damaged(self.runs[self.random.choice(list(self.runs))], "whole", self.here)
+        end = ".png" if option == "--picture" else ".json"
+        file, spelled = self.random.choice(RUN_FILES), self.random.choice([*SPELLED, *MAY_BE_WRITTEN])
+        name = leading_into(self.here, file, spelled, end)
+        if spelled in MAY_BE_WRITTEN:
+            self.writes.append(name.replace("into/", "run/"))
+        elif spelled == "hard{end}" or not (self.here / "run" / file).exists():
+            self.writes.append(name)  # a name of its own, if another run is read; and no file of a run of this task
+        return [option, name]
+
     def training(self, args: tuple[str, ...], names: list[str], good: str | None) -> list[str]:
         what, found = self.random.random(), [*args]
         if what < 0.55:
@@ -153,7 +178,8 @@ class Maker:
             found += ["--window", "2", "--horizon", "2"] if self.random.random() < 0.5 and "window" in names else []
         else:
             found += ["--data", place(good, self.here)] if good else []
-            found += self.output(*self.random.choice((("--out", OUTPUTS), ("--json", JSONS))))
+            option, names = self.random.choice((("--out", OUTPUTS), ("--json", JSONS)))
+            found += self.into_a_run(option) if self.random.random() < 0.3 else self.output(option, names)
         return found
 
     def forecast(self) -> list[str]:
@@ -185,6 +211,10 @@ class Maker:
             found += self.options(names[verb])
         elif verb == "generate":
             found += ["--length", "3"]
+        if self.random.random() < 0.3:
+            return found + self.into_a_run(
+                "--picture" if verb == "forecast" and self.random.random() < 0.4 else "--json", name
+            )
         if how == "whole" and self.random.random() < 0.5:
             other = [("--json", JSONS)]
             if verb == "forecast":
@@ -202,12 +232,14 @@ class Maker:
         found = ["bench", *command.split()]
         if not command.startswith("functions"):
             found += ["--repeats", "5"]
+        if self.random.random() < 0.2:
+            return found + self.into_a_run("--json")
         return found + self.options([*BENCH[command].split(), "threads"])
 
     def small(self) -> list[str]:
         kind = self.random.choice(("engines", "equations", "forecast", "evaluate", "generate", "version"))
         if kind == "engines":
-            return [kind, *self.output("--json", JSONS)]
+            return [kind, *(self.into_a_run("--json") if self.random.random() < 0.5 else self.output("--json", JSONS))]
         if kind == "equations":
             return [kind, self.random.choice(["lstm", "implicit_gru", *WORDS]), *self.options(["dt"])]
         if kind == "version":
@@ -256,30 +288,50 @@ def tried(cases: list[Case], servers: list[Server]) -> tuple[Counter[str], list[
     return counts, wrong
 
 
-@pytest.mark.slow
-def test_a_thousand_command_lines(tmp_path: Path, world) -> None:
-    first, runs = world
-    for cell in ("rnn", "gru", "lstm"):  # kernels that are compiled before anything is timed
-        for args in (
-            (*FORECAST, "--cell", cell),
-            (*LANGUAGE, "--data", "book.txt", "--cell", cell, "--by", "sentences", "--steps", "35"),
-        ):
-            folder = tmp_path / f"warm-{cell}-{args[1]}"
-            folder.mkdir()
-            place("book.txt", folder)
-            assert first.run(args, folder, 300).code == 0
-    for command in BENCH:
-        folder = tmp_path / f"warm-{command.split()[0]}"
-        folder.mkdir()
+@pytest.fixture(scope="module")
+def warm(world, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels are compiled before anything is timed."""
+    server, _ = world
+    commands = [("bench", *command.split()) for command in BENCH]
+    for cell in ("rnn", "gru", "lstm"):
+        commands.append((*FORECAST, "--cell", cell))
+        commands.append((*LANGUAGE, "--data", "book.txt", "--cell", cell, "--by", "sentences", "--steps", "35"))
+    for args in commands:
+        folder = tmp_path_factory.mktemp("warm")
         place("book.txt", folder)
-        first.run(["bench", *command.split()], folder, 300)
-    maker = Maker(tmp_path, runs, SEED)
+        ended = server.run(args, folder, 300)
+        assert ended.code == 0 or args[0] == "bench", ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SLICES))
+def test_three_thousand_command_lines(seed: int, tmp_path: Path, world, warm) -> None:
+    first, runs = world
+    maker = Maker(tmp_path, runs, seed)
     cases = [maker.case() for _ in range(CASES)]
     with Server() as second:
         counts, wrong = tried(cases, [first, second][:AT_ONCE])
     print(*sorted(f"{count:4}  {what}" for what, count in counts.items()), sep="\n")
     assert counts.total() == CASES
     assert not wrong, f"{len(wrong)} of {CASES}:\n" + "\n".join(sorted(wrong))
+
+
+def test_outputs_that_lead_into_a_run(tmp_path: Path, world) -> None:
+    """Every spelling of every file, by commands that read this run and by one that does not."""
+    server, runs = world
+    cases = []
+    for k, spelled in enumerate(SPELLED):
+        for file in ("model.safetensors", "series.csv"):
+            folder = tmp_path / f"case{k}-{file}"
+            folder.mkdir()
+            damaged(runs["forecast"], "whole", folder)
+            name = leading_into(folder, file, spelled, ".json")
+            command = ["forecast", "run", "--steps", "1"] if k % 2 or "hard" in spelled else ["engines"]
+            cases.append(Case([*command, "--json", name], folder))
+    counts, wrong = tried(cases, [server])
+    assert not wrong, "\n".join(wrong)
+    assert counts.total() == 2 * len(SPELLED)
+    assert all(what.endswith("ends with 2") for what in counts)
 
 
 NASTIEST = [  # a command line, and the file or the damage that it needs

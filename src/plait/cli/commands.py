@@ -65,7 +65,8 @@ def forecast(
     from . import use
     from .output import Output
 
-    use.forecast(run, steps, data, picture, Output(json), threads)
+    output = Output(json, (run, data), picture=picture or f"{run}/future.png")
+    use.forecast(run, steps, data, picture, output, threads)
 
 
 @app.command()
@@ -84,7 +85,7 @@ def generate(
     from .output import Output
 
     options = {"length": length, "temperature": temperature, "top": top}
-    use.generate(run, prompt, Output(json), threads, seed, **options)
+    use.generate(run, prompt, Output(json, (run,)), threads, seed, **options)
 
 
 @app.command()
@@ -104,7 +105,8 @@ def classify(
     from .output import Output
 
     given = {"missing": missing, "features": features, "download": download, "skip_broken": skip_broken}
-    use.classify(run, data, out, {k: v for k, v in given.items() if v}, Output(json), threads)
+    output = Output(json, (run, data), out=out)
+    use.classify(run, data, out, {k: v for k, v in given.items() if v}, output, threads)
 
 
 @app.command()
@@ -113,7 +115,7 @@ def evaluate(run: Run, threads: Threads = None, json: Json = None) -> None:
     from . import use
     from .output import Output
 
-    use.evaluate(run, Output(json), threads)
+    use.evaluate(run, Output(json, (run,)), threads)
 
 
 @app.command()
@@ -135,7 +137,7 @@ def equations(
     from . import diagnose
     from .output import Output
 
-    diagnose.equations(cell, dt, Output(json))
+    diagnose.equations(cell, dt, Output(json, (cell.rpartition(":")[0],)))
 
 
 @app.command()
@@ -158,7 +160,8 @@ def add_question(name: str) -> None:
         from . import diagnose
         from .output import Output
 
-        diagnose.bench(name, Output(json), threads, **options)
+        output = Output(json, (options.get("data"),), picture=options.get("picture"))
+        diagnose.bench(name, output, threads, **options)
 
 
 for name in bench.QUESTIONS:

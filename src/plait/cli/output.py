@@ -1,15 +1,22 @@
-"""Where a command's result goes: text for a person to the terminal, JSON to a file."""
+"""Where a command's result goes: text for a person to the terminal, JSON to a file that is not one of its inputs."""
 
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ..errors import PlaitError
 from ..tasks.base import Table
 from ..training.files import check_target, write_whole
+from ..training.run import SAVED, Run
+
+PICTURES = {"confusion.png", "curves.png", "forecast.png", "perplexity.png", "turns.png"}
+NAMES = {"config.json", "images.safetensors", "sequences.safetensors", "series.csv", "tokens.safetensors"}
+OF_A_RUN = {*NAMES, *PICTURES, *SAVED, "vocabulary.json"}  # all that `plait train` writes into the folder of a run
 
 
 class Pipe(Console):
@@ -20,11 +27,21 @@ class Pipe(Console):
 
 
 class Output:
-    def __init__(self, json_file: str | None) -> None:
+    def __init__(
+        self, json_file: str | None, reads: Iterable[str | None] = (), makes: str | None = None, **others: str | None
+    ) -> None:
+        """reads: files, and the folder of a run. makes: the folder of a run. others: what else is written, by option"""
         self.json_file = json_file
         self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, emoji=False, soft_wrap=True)
         if json_file is not None and json_file != "-":
             check_target(Path(json_file), f"--json {json_file}")
+            others["json"] = json_file
+        if makes is not None:
+            others["out"] = makes
+        inputs = [Path(path) for path in reads if path]
+        for option, path in others.items():
+            if path:
+                check_output(Path(path), f"--{option} {path}", inputs, Path(makes) if makes else None)
 
     @classmethod
     def silent(cls) -> "Output":
@@ -57,3 +74,33 @@ class Output:
             print(text)
         elif self.json_file is not None:
             write_whole(Path(self.json_file), (text + "\n").encode())
+
+
+def check_output(path: Path, name: str, inputs: Sequence[Path], made: Path | None) -> None:
+    """Refuses a file of a run and a file that is read, whatever the link or the spelling. name: the user's"""
+    target = Path(os.path.realpath(path))
+    for folder in (target.parent, *inputs, *([made] if made else [])):
+        if (folder == made or is_run(folder)) and any(same_file(target, folder / file) for file in OF_A_RUN):
+            raise PlaitError(f"{name} is a file of the run {folder}, and would replace it: give another name.")
+    if any(same_file(target, file) and not is_run(file) for file in inputs):
+        raise PlaitError(f"{name} is a file that the command reads, and would replace it: give another name.")
+
+
+def is_run(folder: Path) -> bool:
+    """Also one that is damaged."""
+    if os.path.lexists(folder / "state.safetensors"):
+        return True
+    try:
+        return os.path.lexists(folder / "config.json") and bool(Run(folder).config())
+    except PlaitError:
+        return False
+
+
+def same_file(target: Path, file: Path) -> bool:
+    """Also one that does not exist yet, by its name; and one with another name, by its inode."""
+    if target == Path(os.path.realpath(file)):
+        return True
+    try:
+        return target.samefile(file)
+    except OSError:  # one of them is not there
+        return False

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import cells, engines, tasks
-from ..errors import PlaitError, between
+from ..errors import PlaitError, between, counted
 from ..kernels.emit.target import Form
 from ..kernels.launch import costs
 from ..kernels.launch.schedule import DEFAULT
@@ -36,6 +36,10 @@ class TrainArguments(NamedTuple):
     max_restarts: int
     json: str | None
 
+    def output(self) -> Output:
+        reads = (self.resume, self.options.get("data"), self.options.get("test_data"))
+        return Output(self.json, reads, makes=self.out)
+
 
 def train_task(asked: TrainArguments) -> int:
     """By this process, by several that it starts, or as one of several -> the exit code"""
@@ -50,7 +54,7 @@ def train_task(asked: TrainArguments) -> int:
         from .train_ranks import join_and_train
 
         return join_and_train(world, asked)
-    output = Output(asked.json)
+    output = asked.output()
     if asked.resume is not None:
         config = Run.open(asked.resume).config(asked.task)
         shape = shape or mesh_of(config, asked.resume)
@@ -126,11 +130,10 @@ def describe(task: NamedTask, output: Output) -> None:
     engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
     chosen = f"{engine} (auto)" if s.engine == "auto" else engine
     *data, model = task.about()
-    threads = torch.get_num_threads()
     for line in [*data, f"{model}, {parameters:,} parameters"]:
         output.line(line)
     solver = "" if s.solver == "serial" else f", solver {s.solver}"
-    output.line(f"engine {chosen}, {threads} thread{'s' if threads > 1 else ''}{solver}")
+    output.line(f"engine {chosen}, {counted(torch.get_num_threads(), 'thread')}{solver}")
 
 
 def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
@@ -145,7 +148,7 @@ def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any],
     else:
         validated = progress.history[-1]["validation"] is not None
         best = f"; validation was best in {progress.best_epoch}" if validated else ""
-        output.line(f"{progress.epoch} epochs in {progress.seconds:.1f} s{best}")
+        output.line(f"{counted(progress.epoch, 'epoch')} in {progress.seconds:.1f} s{best}")
     if progress.history and (share := progress.history[-1].get("parallel")) is not None:
         output.line(f"{share:.1%} of the training calls of layers were cut in time; what follows is an exact walk")
     output.titled(task.table(metrics))

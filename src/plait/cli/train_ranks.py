@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from .. import __version__, tasks
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from ..kernels.launch import costs
 from ..ranks.collectives import all_gather_json, all_ranks, broadcast_bytes
 from ..ranks.crew import MeshCrew, announced, network_of
@@ -47,7 +47,7 @@ def start_workers(asked: TrainArguments, shape: Shape, output: Output) -> int:
     threads = asked.threads or max(1, cores // shape.size)
     if shape.size * threads <= cores:
         output.line(
-            f"{shape.size} ranks of {threads} thread{'s' * (threads > 1)} on {cores} cores: one process with "
+            f"{shape.size} ranks of {counted(threads, 'thread')} on {counted(cores, 'core')}: one process with "
             f"{shape.size * threads} threads has been as quick, or quicker (docs/ranks.md)"
         )
         sys.stdout.flush()
@@ -66,7 +66,7 @@ def join_and_train(world: World, asked: TrainArguments) -> int:
     group = None
     try:
         group = join(world, asked.timeout)
-        code = Worker(group, asked, Output(asked.json) if world.rank == 0 else Output.silent()).run()
+        code = Worker(group, asked, asked.output() if world.rank == 0 else Output.silent()).run()
         group.close()
         return code
     except Lost as e:

@@ -48,7 +48,7 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
     width = max(len(label) for label in labels)
     for label, value in zip(labels, ahead, strict=True):
         output.line(f"{label:>{width}}  {value:,.6g}")
-    output.line(f"data     {source.name}, column '{source.column}'")
+    output.line(f"data     {source.name}{source.notes}, column '{source.column}'")
     output.line(f"picture  {target}")
     output.result({"column": source.column, "labels": labels, "values": ahead.tolist(), "picture": str(target)})
 
@@ -72,8 +72,6 @@ def classify(
     target = None if out is None else Path(out)
     if target is not None:
         check_target(target, f"--out {out}")
-        if target.exists() and Path(data).exists() and target.samefile(data):
-            raise PlaitError(f"--out {out} is the file with the sequences, and would be lost: give another name.")
     _, task = trained(path, Classify)
     classes = task.data.classes
     task.settings = replace(task.settings, **changes)
