@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import sys
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from jobs import free_port
 from plait import cli
 from plait.data.shapes import shapes
-from processes import finish, start
+from processes import PATIENCE, finish, start, started
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -67,7 +68,7 @@ def test_a_cell_is_written_from_nothing_as_the_page_shows(plait, capsys: pytest.
 def test_commands_run(page: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the page, in one folder, on files as the page describes them; training is cut short."""
     Path("book.txt").write_text("the cat sat on the mat\nthe dog sat on the cat\n" * 30)
-    rows = [f"2024-{m:02d}-{d:02d},{50 + 9 * (d % 7) + d}" for m in range(1, 5) for d in range(1, 29)]
+    rows = [f"{date(2024, 1, 1) + timedelta(d)},{50 + 9 * (d % 7) + d % 28}" for d in range(112)]
     Path("sales.csv").write_text("day,sales\n" + "\n".join(rows) + "\n")
     rows = [
         f"{k},{t},{(t * (1 + k % 2)) % 5},{'walk' if k % 2 else 'run'}" for k in range(40) for t in range(5 + k % 4)
@@ -111,7 +112,21 @@ def test_a_loop_of_ones_own_on_a_mesh() -> None:
     """The example needs four processes."""
     (text,) = blocks("docs/ranks.md", "python")
     common = {"WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": 1}
-    started = [start(text, **{k: str(v) for k, v in (common | {"RANK": r, "LOCAL_RANK": r}).items()}) for r in range(4)]
-    printed = [finish(process)[0] for process in started]
+    ranks = [start(text, **{k: str(v) for k, v in (common | {"RANK": r, "LOCAL_RANK": r}).items()}) for r in range(4)]
+    printed = [finish(process)[0] for process in ranks]
     assert re.fullmatch(r"(loss \d\.\d\d\d\n){3}", printed[0])
     assert printed[1:] == ["", "", ""]
+
+
+def test_the_command_that_cuts_time_cuts_it(empty_folder: Path) -> None:
+    """On the data that the page makes; other pages have the same command."""
+    (data,) = (text for text in blocks("docs/time.md", "python") if "long.npz" in text)
+    exec(compile(data, "docs/time.md", "exec"), {})
+    found = [line for page in PAGES for text in blocks(page, "bash") for line in text.splitlines() if "time=2" in line]
+    commands = {tuple(shlex.split(line, comments=True)) for line in found}
+    assert len(found) >= 2
+    assert len(commands) == 1
+    process = started(*commands.pop()[1:], "--epochs", "1")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, (out, err)
+    assert "100.0% of the training calls of layers were cut in time" in out

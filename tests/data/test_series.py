@@ -6,6 +6,8 @@ import lzma
 import os
 import re
 import socket
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +56,7 @@ def test_csv_as_people_write_it(tmp_path: Path, text: str, values: list[float], 
 def test_a_gap_in_a_single_column_is_a_gap(tmp_path: Path, gap: str) -> None:
     path = write(tmp_path, f"v\n1\n{gap}\n3\n\n\n")
     assert series.read(path, missing="interpolate").values.tolist() == [1, 2, 3]
-    with pytest.raises(PlaitError, match="row 3, column 'v': nothing is not a number"):
+    with pytest.raises(PlaitError, match="row 3, column 'v': there is no number"):
         series.read(path)
 
 
@@ -100,7 +102,7 @@ def test_interpolation(tmp_path: Path) -> None:
             "date,sales\na,1\nb,n/a\nc,3\n",
             r"row 3, column 'sales': 'n/a' is not a number \(use --missing interpolate\)",
         ),
-        ("date,sales\na,1\nb,\nc,3\n", "row 3, column 'sales': nothing is not a number"),
+        ("date,sales\na,1\nb,\nc,3\n", "row 3, column 'sales': there is no number"),
         ("date,sales\na,1\nb,2\nc,nan\n", "row 4, column 'sales': 'nan' is not a finite number"),
         ("date,sales\na,1\nb,2\nc,-inf\n", "row 4, column 'sales': '-inf' is not a finite number"),
         ("a,b\nx,y\nz,w\n", "has no column of numbers: its columns are a, b"),
@@ -395,6 +397,147 @@ def test_dates_that_are_shuffled_or_repeated_are_noticed(tmp_path: Path, labels:
 def test_dates_with_gaps_and_labels_that_are_no_dates_are_fine(tmp_path: Path, labels: list[str]) -> None:
     data = series.read(write(tmp_path, "d,v\n" + "".join(f"{label},1\n" for label in labels)))
     assert list(data.labels) == labels
+
+
+def days(count: int, begin: date = date(2023, 1, 1)) -> list[date]:
+    return [begin + timedelta(days=k) for k in range(count)]
+
+
+def table(labels: Sequence[object], values: Sequence[float] | None = None) -> str:
+    return "d,v\n" + "".join(f"{label},{values[k] if values else k + 1}\n" for k, label in enumerate(labels))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "usual"),
+    [
+        ("2023-02-31", [*days(31)]),
+        ("2023-02-29", [*days(59)]),
+        ("2023/13/01", [f"{d:%Y/%m/%d}" for d in days(31)]),
+        ("31.02.2023", [f"{d:%d.%m.%Y}" for d in days(31)]),
+        ("02/31/2023", [f"{d:%m/%d/%Y}" for d in days(31)]),
+        ("2023-01-02 25:00", [f"2023-01-01 {h:02}:00" for h in range(24)]),
+    ],
+)
+def test_a_date_that_does_not_exist_is_refused(tmp_path: Path, wrong: str, usual: list[object]) -> None:
+    with pytest.raises(PlaitError, match=rf"row {len(usual) + 2}: there is no date {wrong}: correct it"):
+        series.read(write(tmp_path, table([*usual, wrong])))
+
+
+def test_the_hour_24_is_the_end_of_a_day(tmp_path: Path) -> None:
+    labels = [f"2023-01-{d:02} {h:02}:00" for d in range(1, 5) for h in range(1, 25)]
+    assert list(series.read(write(tmp_path, table(labels))).labels) == labels
+
+
+def test_days_without_a_row_are_counted_and_filled_if_that_is_asked_for(tmp_path: Path) -> None:
+    every = days(730)
+    gone = set(range(40, 720, 34))  # 20 of them
+    rows = [k for k in range(730) if k not in gone]
+    path = write(tmp_path, table([every[k] for k in rows], [float(k) for k in rows]))
+    sentence = r"row 42: 20 of 730 days have no row, the first is 2023-02-10: add them, or use --missing interpolate\."
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(path)
+    data = series.read(path, missing="interpolate")
+    assert data.values.tolist() == list(range(730))
+    assert list(data.labels) == [str(d) for d in every]
+    assert data.notes == " (20 of them interpolated)"
+
+
+@pytest.mark.parametrize(
+    ("labels", "gaps"),
+    [
+        ([f"{y}-{m:02}" for y in (2020, 2021) for m in range(1, 13) if (y, m) != (2021, 3)], "1 of 24 months"),
+        ([f"{y}-12-31" for y in range(1990, 2020) if y != 2001], "1 of 30 years"),
+        ([d for d in days(400) if (d + timedelta(1)).day == 1 and d.month != 9], "1 of 13 months"),
+        ([f"{d:%d/%m/%Y}" for d in days(40) if d.day != 20], "1 of 40 days"),
+        (
+            [f"2023-01-{d:02}T{h:02}:00:00" for d in range(1, 9) for h in range(24) if (d, h) != (5, 3)],
+            "1 of 192 hours",
+        ),
+        ([d for k, d in enumerate(days(400)[::7]) if k not in (5, 6)], "2 of 58 weeks"),
+        ([d for d in days(60) if d.weekday() < 5 and not 10 <= d.day < 20], "14 of 43 days"),
+    ],
+)
+def test_gaps_in_regular_dates_are_noticed(tmp_path: Path, labels: list[object], gaps: str) -> None:
+    with pytest.raises(PlaitError, match=f": {gaps} ha(s|ve) no row"):
+        series.read(write(tmp_path, table(labels)))
+    data = series.read(write(tmp_path, table(labels)), missing="interpolate")
+    assert len(data.values) == int(gaps.split()[2])
+    assert data.notes == f" ({gaps.split()[0]} of them interpolated)"
+    assert len({len(label) for label in data.labels}) == 1  # those that were put in are written as the others
+
+
+@pytest.mark.parametrize(
+    ("labels", "notes"),
+    [
+        ([d for d in days(400) if d.weekday() < 5], ""),  # nothing is missing on a free day
+        ([d for d in days(400) if d.weekday() != 6], ""),
+        (
+            [d for d in days(400) if d.weekday() < 5 and (d.month, d.day) not in ((5, 1), (12, 25))],
+            " (2 of 285 days have",
+        ),
+        ([f"{d} {h:02}:00" for d in days(30) for h in range(9, 18)], ""),
+        ([f"{y}-{m:02}" for y in range(2000, 2006) for m in (1, 2, 3, 9, 10, 11, 12)], ""),
+        ([f"{d} {h:02}:00" for d in days(3, date(2023, 3, 25)) for h in range(24) if (d.day, h) != (26, 2)], ""),
+        ([datetime(2023, 1, 1) + timedelta(hours=k * k) for k in range(40)], ""),  # not regular
+    ],
+)
+def test_what_is_never_there_is_not_missing(tmp_path: Path, labels: list[object], notes: str) -> None:
+    data = series.read(write(tmp_path, table(labels)))
+    assert len(data.values) == len(labels)
+    assert data.notes.startswith(notes)
+    assert bool(data.notes) == bool(notes)
+
+
+def test_a_date_far_from_the_others_is_not_filled_up_to(tmp_path: Path) -> None:
+    labels = [*days(40), "9203-02-10"]
+    for missing in ("error", "interpolate"):
+        with pytest.raises(
+            PlaitError, match=r"row 42: 9203-02-10 is 2,622,\d+ days after 2023-02-09 in row 41: correct"
+        ):
+            series.read(write(tmp_path, table(labels)), missing=missing)
+    with pytest.raises(PlaitError, match="60 of 101 days have no row: expected at least half of them"):
+        series.read(write(tmp_path, table([*days(40), *days(1, date(2023, 4, 11))])), missing="interpolate")
+
+
+STORES = [("A", d, 1.5) for d in days(30)] + [("B", d, 2.5) for d in days(30)]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "sentence"),
+    [
+        (
+            "store_id,date,sales\n" + "".join(f"{k},{d},{v}\n" for k in range(5) for _, d, v in STORES[:30]),
+            "sales",
+            "5 ser",
+        ),
+        ("date,store,sales\n" + "".join(f"{d},{s},{v}\n" for s, d, v in STORES), None, "2 series, one for each value"),
+        ("date,store,sales\n" + "".join(f"{d},{s},{v}\n" for s, d, v in sorted(STORES, key=str)), None, "2 series"),
+        (
+            "sales,date,store\n" + "".join(f"{v},{d},{s}\n" for s, d, v in STORES),
+            None,
+            r"'store' \(A, B\): expected one",
+        ),
+        (
+            "store,sales\n" + "".join(f"{s},{v}\n" for s, _, v in STORES),
+            None,
+            "'store' has 2 values, each in consecutive",
+        ),
+    ],
+)
+def test_several_series_in_one_table_are_refused(tmp_path: Path, text: str, column: str | None, sentence: str) -> None:
+    for missing in ("error", "interpolate"):
+        with pytest.raises(PlaitError, match=sentence):
+            series.read(write(tmp_path, text), column, missing)
+
+
+def test_dates_need_not_be_in_the_first_column(tmp_path: Path) -> None:
+    rows = [(k, d, "winter" if k < 20 else "spring") for k, d in enumerate(days(40))]
+    text = "row,season,date,v\n" + "".join(f"{k},{season},{d},{k}.5\n" for k, d, season in rows)
+    data = series.read(write(tmp_path, text), "v")
+    assert list(data.labels) == [str(d) for d in days(40)]
+    assert data.labels_ahead(1) == ["2023-02-10"]
+    with pytest.raises(PlaitError, match="1 of 40 days has no row"):
+        series.read(write(tmp_path, text.replace("9,winter,2023-01-10,9.5\n", "")), "v")
 
 
 # --- what is no file to read ------------------------------------------------------------------------------------------

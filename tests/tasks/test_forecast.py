@@ -202,3 +202,11 @@ def test_the_shortest_series_that_will_do() -> None:
 def test_settings_that_make_no_sense_get_a_sentence(options: dict, sentence: str) -> None:
     with pytest.raises(PlaitError, match=sentence):
         ForecastSettings(**options)
+
+
+def test_an_error_in_percent_is_printed_in_few_digits() -> None:
+    task = Forecast(settings := ForecastSettings(), load_data(settings))
+    metrics = task.evaluate()
+    for mape, printed in ((10.518, "10.52 %"), (123456.0, "123456.00 %"), (1.5e100, "1.50e+100 %"), (None, "-")):
+        metrics["model"]["mape"] = mape
+        assert task.table(metrics).rows[0][-1] == printed

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlaitError, unknown
+from ..errors import PlaitError, counted, unknown
 from .dates import check_order, dates_ahead
 from .files import contents, decoded, reading
+from .labels import check_one_series, label_column, without_gaps
 from .numbers import number, oddity, two_readings
 from .tables import MOST_BYTES, Rows, cells_of, listed, read_table
 
@@ -27,8 +28,9 @@ LARGEST = 1e150  # of a value, so that its square is a number, too
 class Series:
     name: str
     values: Values  # (n,)
-    labels: Sequence[str]  # (n,): the label of each row, from the first column, or its number
+    labels: Sequence[str]  # (n,): the label of each row, from a column of dates or the first one, or its number
     column: str = "value"  # its name in the file, or its number
+    notes: str = ""  # what was missing in the file
 
     @property
     def digest(self) -> str:
@@ -71,10 +73,19 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
         raise unknown("--missing", missing, ("error", "interpolate"))
     header, rows, decimal = read_table(text, name, EXPECTED)
     index = column_index(name, header, rows, column, decimal)
+    label, notes = label_column(rows, index), ""
+    if label is None:
+        labels = [str(k + 1) for k in range(len(rows))]
+    else:
+        check_one_series(name, header, rows, index, label)
+        check_order(name, [k for k, _ in rows], [row[label] for _, row in rows])
+        rows, notes = without_gaps(name, rows, label, missing)
+        labels = [row[label] for _, row in rows]
     values = column_values(name, header, rows, index, missing, decimal)
-    labels = [row[0] for _, row in rows] if index else [str(k + 1) for k in range(len(rows))]
-    check_order(name, [k for k, _ in rows], labels)
-    return Series(name, values, labels, header[index])
+    found = [number(row[index], decimal) for _, row in rows]
+    if filled := sum(value is None or not math.isfinite(value) for value in found):
+        notes = f" ({filled:,} of them interpolated)"
+    return Series(name, values, labels, header[index], notes)
 
 
 def column_index(name: str, header: list[str], rows: Rows, column: str | None, decimal: str) -> int:
@@ -137,8 +148,8 @@ def column_values(name: str, header: list[str], rows: Rows, index: int, missing:
     for (k, row), value in zip(rows, values, strict=True):
         if value is None or not math.isfinite(value):
             kind = "a number" if value is None else "a finite number"
-            found = f"'{row[index]}'" if row[index] else "nothing"
-            raise PlaitError(f"{name}, row {k}, {where}: {found} is not {kind} (use --missing interpolate).")
+            found = f"'{row[index]}' is not {kind}" if row[index] else "there is no number"
+            raise PlaitError(f"{name}, row {k}, {where}: {found} (use --missing interpolate).")
     return np.array(values, dtype=np.float64)
 
 
@@ -180,7 +191,7 @@ class SeasonalScale:
         if not small.all():
             within = int(small.argmin())
             raise PlaitError(
-                f"the forecast grows beyond {LARGEST:g} after {within} steps: ask for fewer, or train anew."
+                f"the forecast grows beyond {LARGEST:g} after {counted(within, 'step')}: ask for fewer, or train anew."
             )
         return np.exp(ahead) if self.log else ahead
 

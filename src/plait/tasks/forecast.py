@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..data import series
 from ..data.sampler import Sampler
 from ..data.series import SeasonalScale, Series, Values
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
@@ -117,7 +117,7 @@ class Forecast(SampleTask):
     def about(self) -> list[str]:
         s = self.settings
         return [
-            f"{self.data.name}: {len(self.data.values)} values, {self.validation_from} to train, "
+            f"{self.data.name}: {len(self.data.values)} values{self.data.notes}, {self.validation_from} to train, "
             f"{s.validation_size} to validate, {s.test_size} to test; column '{self.data.column}'",
             f"{s.cell}, {s.layers} x {s.hidden} units",
         ]
@@ -181,7 +181,7 @@ class Forecast(SampleTask):
         rows = []
         for key in ("model", "seasonal naive", "seasonal naive + drift"):
             m = metrics[key]
-            mape = "-" if m["mape"] is None else f"{m['mape']:.2f} %"
+            mape = "-" if m["mape"] is None else f"{m['mape']:{'.2f' if m['mape'] < 1e6 else '.2e'}} %"
             rows.append([self.settings.cell if key == "model" else key, f"{m['rmse']:,.4g}", f"{m['mae']:,.4g}", mape])
         title = (
             f"last {metrics['steps']} values, never seen in training, {self.settings.horizon} ahead at a time from the "
@@ -190,11 +190,12 @@ class Forecast(SampleTask):
         return Table(title, ["", "RMSE", "MAE", "MAPE"], rows)
 
     def pictures(self, metrics: dict[str, Any], history: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        ours = f"{self.settings.cell}, {counted(self.settings.horizon, 'step')} at a time"
         lines = [
             ("truth", self.data.values[self.test_from :], "0.35 :"),
             ("seasonal naive", metrics["naive"], "tab:orange --"),
             ("seasonal naive + drift", metrics["drift"], "tab:green --"),
-            (f"{self.settings.cell}, {self.settings.horizon} steps at a time", metrics["predicted"], "tab:blue -"),
+            (ours, metrics["predicted"], "tab:blue -"),
         ]
         return {"forecast.png": forecast_picture(self.data, lines, self.test_from, self.data.labels, self.season)}
 

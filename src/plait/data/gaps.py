@@ -1,0 +1,114 @@
+"""Regular dates: what the step from row to row is, and which dates have no row."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from ..errors import PlaitError
+from .dates import MOMENT, is_local, may_change, moments, month_after
+
+UNITS = {60: "minutes", 3600: "hours", 86400: "days", 604800: "weeks"}  # by seconds
+CYCLES = 3  # weeks, days or years that must have been seen before "never on Sundays" is believed
+HOLIDAYS = 15  # where some weekday never has a row, up to one date of so many may be a holiday
+MOST = 20  # times as many dates as rows: beyond that, a date is wrong
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Dates without a row, each with the index of the row that it stands before."""
+
+    dates: Sequence[tuple[int, datetime]]
+    rows: int
+    unit: str  # days, months, hours
+    has_holidays: bool = False  # some weekday never has a row
+
+    @property
+    def may_be_holidays(self) -> bool:
+        return self.has_holidays and len(self.dates) * HOLIDAYS <= self.rows
+
+    def __str__(self) -> str:
+        verb = "has" if len(self.dates) == 1 else "have"
+        return f"{len(self.dates):,} of {self.rows + len(self.dates):,} {self.unit} {verb} no row"
+
+
+def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str]) -> Gaps:
+    """There are none if the dates are not regular. numbers: of the rows, in the file"""
+    known = [(k, at) for k, at in enumerate(moments(labels)) if at]
+    by_month = is_by_month([at for _, at in known])
+    pairs = [(j, a, k, b, distance(a, b, by_month)) for (j, a), (k, b) in pairwise(known)]
+    steps = Counter(apart for j, _, k, _, apart in pairs if k == j + 1)
+    step, count = max(steps.items(), key=lambda item: item[1], default=(0, 0))
+    found = Gaps([], len(labels), unit_of(step, by_month))
+    if step <= 0 or 2 * count <= steps.total() or any(apart % step for *_, apart in pairs):
+        return found
+    dates: list[tuple[int, datetime]] = []
+    for j, before, k, after, apart in pairs:
+        missing = apart // step - (k - j)  # a row whose label is no date has one of them
+        if missing > MOST * len(labels) + 100:
+            raise PlaitError(
+                f"{name}, row {numbers[k]}: {labels[k]} is {apart // step:,} {found.unit} after {labels[j]} in row "
+                f"{numbers[j]}: correct it, or take the row away."
+            )
+        if missing > 0 and not clocks_go_forward(labels[j], before, after, missing * step):
+            dates += [(k, later(before, step * (i + k - j), by_month)) for i in range(missing)]
+    return among_usual(dates, [at for _, at in known], found, by_month, step)
+
+
+def distance(a: datetime, b: datetime, by_month: bool) -> int:
+    """In months, or in seconds."""
+    return (b.year - a.year) * 12 + b.month - a.month if by_month else int((b - a).total_seconds())
+
+
+def is_by_month(dates: Sequence[datetime]) -> bool:
+    """The same day of every month, or its last one."""
+    if len({(at.year, at.month) for at in dates}) < len(dates) or len({at.timetz() for at in dates}) > 1:
+        return False
+    return len({at.day for at in dates}) == 1 or all((at + timedelta(days=1)).day == 1 for at in dates)
+
+
+def unit_of(step: int, by_month: bool) -> str:
+    if by_month:
+        return {1: "months", 3: "quarters", 12: "years"}.get(step, "dates")
+    return UNITS.get(step, "dates")
+
+
+def later(at: datetime, step: int, by_month: bool) -> datetime:
+    if not by_month:
+        return datetime.fromtimestamp(int(at.timestamp()) + step, at.tzinfo)
+    ends = (at + timedelta(days=1)).day == 1
+    return datetime.combine(month_after(at.date(), step, ends), at.timetz())
+
+
+def clocks_go_forward(label: str, before: datetime, after: datetime, seconds: int) -> bool:
+    """Whether it may be the hour that is left out when summer time begins."""
+    return seconds == 3600 and is_local(label) and may_change(before) and after.weekday() == 6
+
+
+def among_usual(
+    dates: Sequence[tuple[int, datetime]], seen: Sequence[datetime], found: Gaps, by_month: bool, step: int
+) -> Gaps:
+    """Without weekdays, hours and months that never have a row: nothing is missing on a shop's free day."""
+    if not dates:
+        return found
+    days = (seen[-1] - seen[0]).days
+    weekdays = {at.weekday() for at in seen} if not by_month and step <= 86400 and days >= 7 * CYCLES else set(range(7))
+    times = {at.timetz() for at in seen} if not by_month and step < 86400 and days >= CYCLES else None
+    months = {at.month for at in seen} if by_month and days >= 366 * CYCLES else set(range(1, 13))
+    usual = [
+        (k, at)
+        for k, at in dates
+        if at.weekday() in weekdays and at.month in months and (times is None or at.timetz() in times)
+    ]
+    return Gaps(usual, found.rows, found.unit, len(weekdays) < 7)
+
+
+def label_of(at: datetime, like: str) -> str:
+    """A date as its neighbour is written, or as ISO 8601 has it."""
+    if not MOMENT.fullmatch(like):
+        return at.date().isoformat() if ":" not in like else at.isoformat(" ", "minutes")[:16]
+    if not is_local(like) and len(like) > 10:
+        return at.isoformat(like[10])
+    text = at.replace(tzinfo=None).isoformat(like[10:11] or "T")[: len(like)]
+    return text[:10].replace("-", like[4]) + text[10:]
