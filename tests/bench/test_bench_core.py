@@ -3,8 +3,12 @@
 import inspect
 import json
 import mmap
+import os
+import pty
+import re
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -16,11 +20,12 @@ from plait import bench as plait_bench
 from plait import layers as plait_layers
 from plait.bench import QUESTIONS, about, options_of
 from plait.bench.core import malloc as mallocs
-from plait.bench.core import memory, steps
+from plait.bench.core import memory, progress, steps
 from plait.bench.core.cases import Case
 from plait.bench.core.options import LAST
 from plait.bench.core.peak import Burst, Peak
-from plait.bench.core.report import Report, show, text
+from plait.bench.core.pictures import factor
+from plait.bench.core.report import WIDTH, Report, show, text
 from plait.bench.core.turns import Laps, ratio, spread, take_turns
 from plait.cli.output import Output
 from plait.kernels.launch.schedule import Schedule
@@ -210,3 +215,88 @@ def test_the_peak_computes_the_whole_tile(count: int) -> None:
     assert (peak.rows.shape[0], peak.panel.shape[1]) == (target.rows, target.width)
     assert peak.rows.nbytes + peak.panel.nbytes < 32 << 10
     assert 0 < peak.best < 1e4 * count
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_says_how_far_it_is_without_doing_anything_for_it(name: str, monkeypatch, capsys) -> None:
+    """However long something takes that says nothing."""
+    assert progress.EVERY < 5
+    module = import_module(f"plait.bench.{name}.measure")
+    monkeypatch.setattr(progress, "EVERY", 0.02)
+
+    def slow(options: object) -> Report:
+        for _ in progress.tracked(["first"]):
+            for _ in progress.tracked(["a", "b", "c"]):
+                time.sleep(0.1)
+        return Report(name, [], [])
+
+    monkeypatch.setattr(module, "measure", slow)
+    plait_bench.measure(name)
+    said = capsys.readouterr().err.splitlines()
+    assert all(re.fullmatch(r"plait: measuring, \d s, 1 of 1, [123] of 3", line) for line in said[:-1])
+    assert len(said) >= 5
+    assert progress.places == []
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""  # it has ended
+
+
+def test_on_a_terminal_the_line_stays_in_its_place() -> None:
+    code = "import time; from plait.bench.core import progress\nwith progress.lines(0.02): time.sleep(0.3)"
+    ours, theirs = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
+    os.close(theirs)
+    written = os.read(ours, 10_000)
+    os.close(ours)
+    assert done.returncode == 0
+    assert written.count(b"\r\x1b[Kplait: measuring, 0 s") >= 3
+    assert written.endswith(b"\r\x1b[K")
+    assert b"\n" not in written
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+def printed(columns: list[str], rows: list[dict[str, object]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show(Report("question", [columns], rows), Output(None))
+    return capsys.readouterr().out.splitlines()[2:]
+
+
+def test_a_table_that_fits_is_printed_as_it_is(capsys) -> None:
+    assert printed(["name", "torch ms"], [{"name": "a", "torch ms": 1.5}], capsys) == [
+        "name  torch ms",
+        "a          1.5",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("count", [8, 12, 30])
+def test_a_table_fits_the_terminal(count: int, capsys) -> None:
+    columns = ["network", *(f"a name of several words {k}" for k in range(count))]
+    rows = [{name: f"{name[-2:]}{row}" for name in columns} for row in ("x", "y")]
+    lines = printed(columns, rows, capsys)
+    assert max(map(len, lines)) <= WIDTH == 100
+    words = " ".join(lines).split()
+    for k in range(count):
+        assert words.count(f"{columns[1 + k][-2:].strip()}x") == 1  # each cell is there once
+    assert words.count("rkx") == lines.count("")  # each table has the first column
+
+
+def test_a_factor_has_as_many_digits_as_it_needs() -> None:
+    assert [factor(v) for v in (0.3076, 1.0, 7.189, 71.92, 719.2, 12345.6)] == [
+        *("0.31x", "1.00x", "7.19x", "71.9x", "719x", "12,346x")
+    ]
+
+
+# --- --quick ----------------------------------------------------------------------------------------------------------
+LONG = {"layers", "schedule", "functions", "bucketing", "ranks", "classify", "time", "ladder", "peers", "public"}
+
+
+def test_what_takes_long_has_a_quick_way() -> None:
+    assert {name for name in QUESTIONS if "quick" in {f.name for f in options_of(name).listed()}} == LONG
+
+
+def test_quick_makes_smaller_what_was_not_given() -> None:
+    kind = options_of("schedule")
+    assert kind().some("batch", "size") == {"batch": 1000, "size": 1000}
+    assert kind(quick=True).some("batch", "size") == {"batch": 100, "size": 200}
+    assert kind(quick=True, size=1000).some("batch", "size") == {"batch": 100, "size": 1000}
+    assert "(default: 1000; with --quick 100)" in {f.name: f for f in kind.listed()}["batch"].metadata["help"]

@@ -8,6 +8,8 @@ takes seconds: --help imports the folders and nothing else.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.progress import lines
+
 if TYPE_CHECKING:
     from .core.options import Options
     from .core.report import Report
@@ -30,5 +32,6 @@ def options_of(name: str) -> "type[Options]":
 
 def measure(name: str, **given: Any) -> "Report":
     options = options_of(name)(**given)
-    report: Report = import_module(f".{name}.measure", __name__).measure(options)
+    with lines():
+        report: Report = import_module(f".{name}.measure", __name__).measure(options)
     return report

@@ -6,7 +6,8 @@ from ... import engines
 from ...errors import between
 from ...tasks.settings import WIDEST
 from ..core.cases import Case, parse_cell
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import contenders
 from ..core.turns import Row, take_turns
 from . import Options

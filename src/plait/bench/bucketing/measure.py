@@ -19,8 +19,9 @@ from ...tasks.language_model import LanguageModel
 from ...tasks.memory import check_training
 from ...tasks.settings import LanguageSettings
 from ...training.crew import clip
-from ..core.pictures import COLORS, Panel, draw, whiskers
-from ..core.report import Report, tracked
+from ..core.pictures import COLORS, Panel, draw, factor, whiskers
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.turns import Row, Seconds, take_turns
 from . import Options
 
@@ -185,7 +186,7 @@ def panels(rows: Sequence[Row], name: str, ideal: float) -> list[Panel]:
         colors = [COLORS[0] if name.startswith("ragged") else COLORS[1] for name in names]
         axis.barh(names, faster, xerr=whiskers(mine, "faster"), color=colors, ecolor="0.4")
         for k, row in enumerate(mine):
-            axis.text(0.06, k, f"{row['faster']:.2f}x, {row['padding %']:.1f} % padding", va="center", fontsize=8)
+            axis.text(0.06, k, f"{factor(row['faster'])}, {row['padding %']:.1f} % padding", va="center", fontsize=8)
         axis.axvline(ideal, color="0.35", linestyle=":")
         axis.set_xlabel(f"speed-up over padding to the longest; dotted: no padding at all ({ideal:.2f})", fontsize=8)
 

@@ -5,13 +5,14 @@ is the loop that `plait train classify` runs. The script has its data as tensors
 """
 
 from ..core import options
-from ..core.options import option
+from ..core.options import option, sized
 
 
 class Options(options.Options):
     data: str | None = option(None, "Sequences, as plait train classify has them.  (default: made up, as UCI HAR)")
-    hidden: int = option(100, "Units in a layer.")
-    layers: int = option(2, "Layers.")
+    hidden: int = sized(100, 32, "Units in a layer.")
+    layers: int = sized(2, 1, "Layers.")
     batch: int = option(100, "Sequences in a step.")
     dropout: float = option(0.0, "Dropout between layers, and before the last one.")
+    quick: bool = options.quick("A small network: about a minute, not about 3.")
     repeats: int = options.repeats(7)

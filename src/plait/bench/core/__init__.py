@@ -2,6 +2,7 @@
 
 options     the options of a question, as fields of a dataclass
 turns       how contenders take turns, and the spread of what was timed
+progress    a line every few seconds, and which part is measured
 report      what is printed and written: question, environment, tables, remarks
 sections    a question that has several parts, as --parts names them
 pictures    sections as panels of one picture

@@ -20,6 +20,12 @@ def option(default: Any, text: str, metavar: str | None = None) -> Any:
     return field(default=default, metadata={"help": text, "metavar": metavar})
 
 
+def sized(usual: Any, quick: Any, text: str) -> Any:
+    """An option that --quick makes smaller, unless it is given."""
+    about = f"{text}  (default: {usual}; with --quick {quick})"
+    return field(default=None, metadata={"help": about, "metavar": None, "sizes": (usual, quick)})
+
+
 repeats = partial(option, text="Measurements of each contender, at least 5.")
 quick = partial(option, False)
 parts = partial(option, None, "Which sections, with commas.  (default: all)")
@@ -33,7 +39,7 @@ def picture(text: str = "Draw the sections there, as a PNG file.") -> Any:
     return option(None, text, "FILE")
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, sized))
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Those of one question; a subclass is a dataclass, too. What is out of range is refused before any measurement."""
@@ -45,6 +51,9 @@ class Options:
 
     def __post_init__(self) -> None:
         given = vars(self)
+        for f in fields(self):
+            if "sizes" in f.metadata and given[f.name] is None:
+                object.__setattr__(self, f.name, f.metadata["sizes"][given["quick"]])
         check_seed(self.seed)
         if "repeats" in given:
             between("repeats", given["repeats"], 5, 10_000)

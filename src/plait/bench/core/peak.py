@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from ...errors import counted
 from ...kernels.launch import compiler, threads
 from ...kernels.launch.schedule import DEFAULT
 from ...kernels.records import Head, RecordType, word
@@ -89,5 +90,5 @@ class Peak:
         self.sample()
 
     def __str__(self) -> str:
-        threads = f"{self.count} thread{'s' if self.count > 1 else ''}"
+        threads = counted(self.count, "thread")
         return f"peak: {self.best:.1f} GFLOP/s, of the register tile from the first cache, on {threads}."

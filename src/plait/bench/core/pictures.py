@@ -58,3 +58,8 @@ def log_axes(axis: Any, x: str, y: str, *, base: int = 2) -> None:
     plain(axis.xaxis, axis.yaxis)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
+
+
+def factor(value: float) -> str:
+    """0.31x, 7.19x, 719x"""
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}x"

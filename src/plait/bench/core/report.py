@@ -2,18 +2,17 @@
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
-from rich import progress as rich
-from rich.console import Console
 
 from ... import __version__
 
-Item = TypeVar("Item")
+WIDTH = 100  # columns of a terminal that a table fits into
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,39 @@ def show(report: Report, output: Printer) -> None:
     output.line(", ".join(f"{k} {v}" for k, v in where.items()))
     for columns in report.tables:
         if rows := report.rows_of(columns)[: report.printed]:
-            output.table(list(columns), [[text(row[c]) for c in columns] for row in rows])
-            output.line()
+            for header, *below in fitted([list(columns), *([text(row[c]) for c in columns] for row in rows)]):
+                output.table(header, below)
+                output.line()
     for remark in report.remarks:
         output.line(remark)
     output.result({"environment": where, **asdict(report)})
+
+
+def fitted(rows: list[list[str]]) -> list[list[list[str]]]:
+    """A table as it is, if it fits; else with names in several lines; else as several tables. rows: names first"""
+    if width_of(rows) <= WIDTH:
+        return [rows]
+    names, *below = rows
+    widest = [max((len(row[k]) for row in below), default=0) for k in range(len(names))]
+    widths = [max([1, w, *map(len, name.split())]) for name, w in zip(names, widest, strict=True)]
+    wrapped = [textwrap.wrap(name, w) or [""] for name, w in zip(names, widths, strict=True)]
+    last = len(names)
+    while last > 2 and width_of([*stacked(wrapped[:last]), *(row[:last] for row in below)]) > WIDTH:
+        last -= 1
+    first = [*stacked(wrapped[:last]), *(row[:last] for row in below)]
+    return [first] if last == len(names) else [first, *fitted([[row[0], *row[last:]] for row in rows])]
+
+
+def stacked(names: list[list[str]]) -> list[list[str]]:
+    """The lines of a header, from the lines of each name; they end in the same line."""
+    most = max(map(len, names))
+    return [list(line) for line in zip(*([""] * (most - len(some)) + some for some in names), strict=True)]
+
+
+def width_of(rows: list[list[str]]) -> int:
+    """As it is printed, with two spaces between columns."""
+    columns = list(zip(*rows, strict=True))
+    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
 
 
 def environment() -> dict[str, Any]:
@@ -78,11 +105,3 @@ def text(value: Any) -> str:
     if 0 < size < 1e-3 or size >= 1e7:
         return f"{value:.2e}"
     return f"{value:.4f}" if 0 < size < 1 else f"{value:.0f}" if size >= 1e4 else f"{value:.4g}"
-
-
-def tracked(items: Sequence[Item]) -> Iterator[Item]:
-    """The items, and a progress bar on a terminal. It moves between two of them, not while one is measured."""
-    console = Console(stderr=True)
-    bar = rich.Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal)
-    with bar:
-        yield from bar.track(items, description="measuring")

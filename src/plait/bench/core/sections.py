@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from .options import chosen
-from .report import tracked
+from .progress import tracked
 from .turns import Row
 
 Asked = TypeVar("Asked")

@@ -8,7 +8,8 @@ from ...errors import PlaitError
 from ...kernels.cuda.gpu import interpreted
 from .. import about
 from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.turns import Row, take_turns
 from ..ladder.rungs import Rung
 from ..peers.contenders.network import Network

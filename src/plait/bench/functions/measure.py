@@ -11,7 +11,8 @@ from ... import engines
 from ...cells import Cell
 from ...engines import Layout, Weights
 from ...errors import between
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from . import Options
 
 H, B = 16, 1 << 18  # one call computes so many units of so many sequences

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..core.pictures import COLORS, Panel, log_axes, plain, whiskers
-from ..core.report import text
+from ..core.pictures import COLORS, Panel, factor, log_axes, plain, whiskers
 from ..core.turns import Row
 
 ERROR_BARS = {"lw": 0.8, "capsize": 2}
@@ -16,7 +15,7 @@ def times(axis: Any, rows: Sequence[Row]) -> None:
     colors = [COLORS[name == "fused"] for name in names]
     axis.barh(names, [r["s"] for r in rows], xerr=whiskers(rows, "s"), color=colors, error_kw=ERROR_BARS)
     for k, row in enumerate(rows):
-        axis.text(row["high"] * 1.15, k, f"{text(row['vs python'])}x", va="center", fontsize=8)
+        axis.text(row["high"] * 1.15, k, factor(row["vs python"]), va="center", fontsize=8)
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlim(right=max(r["high"] for r in rows) * 6)

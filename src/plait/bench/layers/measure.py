@@ -15,7 +15,8 @@ from ..core import malloc
 from ..core.cases import Case, parse_cells, parse_shapes
 from ..core.memory import extra_memory, pages
 from ..core.peak import Peak
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import contenders
 from ..core.turns import Row, take_turns
 from ..phases import measure as phases
@@ -25,6 +26,7 @@ SHAPES = (
     "32,12,1,32,1 48,24,7,24,3 1,128,64,64,1 32,128,64,64,1 128,30,8,128,2 100,128,9,100,2 64,128,128,256,1 "
     "100,128,1000,100,1 20,35,200,200,2 20,35,650,650,2 1,1000,128,512,1 1000,10,1000,1000,1"
 )
+QUICK = "32,12,1,32,1 32,128,64,64,1 128,30,8,128,2 20,35,200,200,2"
 MOST = {"B": 512, "T": 512, "I": 1024, "H": 1024}  # of a random shape
 MOST_WORK = 1e11  # operations of a random shape's step: about 2 s
 AGAIN = 3  # times as many repeats for what seems slower
@@ -116,7 +118,8 @@ def measure(options: Options) -> Report:
     engines.check_name(options.engine)
     run = malloc.runner(options.malloc)
     if options.random is None:
-        cases = parse_shapes(SHAPES if options.shapes is None else options.shapes, names)
+        usual = QUICK if options.quick else SHAPES
+        cases = parse_shapes(usual if options.shapes is None else options.shapes, names)
     elif options.shapes is not None:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:

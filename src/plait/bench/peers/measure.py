@@ -11,7 +11,8 @@ import torch
 
 from .. import about
 from ..core.options import chosen
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.turns import Row, Seconds, Spread, take_turns
 from . import Options
 from .contenders.network import Network

@@ -11,7 +11,8 @@ from ...errors import PlaitError, unknown
 from .. import about
 from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
 from ..core.peak import Peak
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import Step, contenders
 from ..core.turns import Laps, Row, Seconds, take_turns
 from . import Options, rotate

@@ -16,7 +16,8 @@ from ...tasks.memory import check_layer
 from .. import about
 from ..core import malloc
 from ..core.options import chosen
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import Step, packing
 from ..core.turns import Row, Seconds, enough, take_turns
 from . import Options

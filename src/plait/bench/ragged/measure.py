@@ -14,7 +14,8 @@ from ...layout import Layout
 from ...tasks.memory import check_layer
 from ...tasks.settings import WIDEST
 from ..core.cases import parse_cells
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import TORCH, Step, packing
 from ..core.turns import Row, take_turns
 from . import Options

@@ -16,7 +16,8 @@ from ...tasks.memory import check_fits, weights_of
 from ...tasks.settings import LanguageSettings
 from ..core.job import run_job
 from ..core.pictures import draw
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.turns import Row
 from . import Options
 from .gantt import gantt

@@ -10,7 +10,7 @@ from ...tasks.corpus import Corpus
 from ...tasks.language import Language, safe_exp
 from ...training import signals
 from ...training.loop import train
-from ..core.report import tracked
+from ..core.progress import tracked
 from ..core.turns import Row
 from . import Options
 from .race import Job
