@@ -136,6 +136,7 @@ def test_the_best_epoch_is_named_where_there_is_a_validation(plait, monkeypatch)
     assert re.search(
         r"^2 epochs in [\d.]+ s; validation was best in [12]$", plait("train", "forecast", *QUICK)[1], re.M
     )
+    assert re.search(r"^1 epoch in [\d.]+ s; ", plait("train", "forecast", "--epochs", "1", "--hidden", "4")[1], re.M)
     monkeypatch.setattr("plait.tasks.forecast.Forecast.validate", lambda _: None)
     assert re.search(r"^2 epochs in [\d.]+ s$", plait("train", "forecast", *QUICK)[1], re.M)
 

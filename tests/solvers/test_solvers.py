@@ -105,5 +105,15 @@ def test_what_a_solvers_text_may_be() -> None:
     ):
         with pytest.raises(PlaitError, match=sentence):
             solvers.parse(text)
-    with pytest.raises(PlaitError, match=r"solver 'serial': expected a solver such as plait.Serial\(\)"):
-        plait.LSTM(3, 5, solver="serial")
+    with pytest.raises(PlaitError, match=r"solver 3: expected a solver such as plait.Shooting\(\), or its name"):
+        plait.LSTM(3, 5, solver=3)
+
+
+def test_a_solver_has_the_name_that_the_command_line_gives_it() -> None:
+    assert plait.LSTM(3, 5, solver="shooting").solver == plait.Shooting()
+    assert plait.LSTM(3, 5, solver="serial").solver == plait.Serial()
+    model = plait.accelerate(torch.nn.Sequential(torch.nn.GRU(3, 5)), solver="multigrid:tolerance=0.001")
+    assert model[0].solver == plait.Multigrid(tolerance=0.001)
+    for wrong in (lambda: plait.GRU(3, 5, solver="parareal"), lambda: plait.accelerate(model, solver="parareal")):
+        with pytest.raises(PlaitError, match="solver 'parareal': expected one of serial, shooting, multigrid"):
+            wrong()

@@ -10,7 +10,7 @@ from ..bench import measure
 from ..bench.core.report import show
 from ..cells.load import load
 from ..cells.trace import trace
-from ..errors import between
+from ..errors import between, counted
 from ..kernels.emit.target import FORCED, host
 from ..kernels.launch.threads import openmp, why_alone
 from ..ladder.rungs import ladder
@@ -30,7 +30,7 @@ def list_engines(output: Output) -> None:
         output.line(
             f"{row['engine']:<{width}}  {row['about']}" + (f"; not here: {row['why_not']}" if row["why_not"] else "")
         )
-    output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {torch.get_num_threads()} threads)")
+    output.line(f"{'auto':<{width}}  takes {took} here (float32, CPU, {counted(torch.get_num_threads(), 'thread')})")
     runtime = openmp()
     output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
     count = system.cpus()

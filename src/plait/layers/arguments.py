@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..engines.lengths import padded_layout
 from ..errors import PlaitError
 from ..layout import Layout, Padding, check_lengths, dense_layout
-from ..solvers import Solver
+from ..solvers import Solver, parse
 from .tensor_kinds import is_recording
 
 State = Any  # a tensor (L*D, B, P), for LSTM the pair of h (L*D, B, P) and c (L*D, B, H)
@@ -120,9 +120,12 @@ def check_ids(ids: Any) -> Tensor:
     return found
 
 
-def check_solver(solver: Solver) -> Solver:
+def check_solver(solver: Solver | str) -> Solver:
+    """A name is read as --solver reads it: shooting, shooting:tolerance=1e-4."""
+    if isinstance(solver, str):
+        return parse(solver)
     if not isinstance(solver, Solver):
-        raise PlaitError(f"solver {solver!r}: expected a solver such as plait.Serial().")
+        raise PlaitError(f"solver {solver!r}: expected a solver such as plait.Shooting(), or its name.")
     return solver
 
 

@@ -39,8 +39,9 @@ class LSTM(Recurrent, nn.LSTM):
         )
         y, (h, c) = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time. `lengths` are
-    those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length are zero.
+    `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time, or its name.
+    `lengths` are those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length
+    are zero.
     `ids` say which sequences these are, for a solver that starts from the states of their last visit.
     """
 
@@ -66,21 +67,20 @@ TWINS: dict[type[nn.Module], type[Recurrent]] = {twin.__bases__[1]: twin for twi
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def accelerate(model: Model, engine: str = "auto", solver: Solver | None = None) -> Model:
+def accelerate(model: Model, engine: str = "auto", solver: Solver | str | None = None) -> Model:
     """Gives every torch.nn.RNN, LSTM and GRU in the model plait's forward, in place, and returns the model.
 
     Parameters, hooks, parametrizations, flags and devices do not change. Your own subclasses of these layers are not
     touched. Engine and solver are also set for layers that are plait's already; without a solver these keep theirs.
     """
     engines.check_name(engine)
-    if solver is not None:
-        check_solver(solver)
+    chosen = None if solver is None else check_solver(solver)
     for module in model.modules():
         _swap(module, TWINS)
         if isinstance(module, Recurrent):
             module.engine = engine
-            if solver is not None:
-                module.solver = solver
+            if chosen is not None:
+                module.solver = chosen
     return model
 
 

@@ -47,7 +47,7 @@ class Recurrent(nn.RNNBase):
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
-    def __init__(self, *args: Any, engine: str = "auto", solver: Solver = SERIAL, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, engine: str = "auto", solver: Solver | str = SERIAL, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.engine, self.solver = engines.check_name(engine), check_solver(solver)
 

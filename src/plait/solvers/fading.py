@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import engines
 from ..engines import Layout, Weights
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from .base import Problem
 from .grid import Direction, Grid, States, norms, taken
 
@@ -32,7 +32,7 @@ class FadingMemory:
 
     def __str__(self) -> str:
         def after(count: int) -> str:
-            return f"{count} steps" if count < self.steps else f"more than {self.steps - 1} steps"
+            return counted(count, "step") if count < self.steps else f"more than {self.steps - 1} steps"
 
         return (
             f"a perturbation decays below 1 % after {after(self.perturbation)}, a start from zeros after "

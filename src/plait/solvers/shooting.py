@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..engines import Gradients, Layout, Tape
+from ..errors import counted
 from .base import check_finite, check_flag, check_number, check_tolerance, say
 from .grid import Backward, Direction, Grid, Joints, States, taken
 from .pieces import OF_GRADIENTS, OF_STATES, InPieces, Walked, about
@@ -95,8 +96,8 @@ class Shooting(InPieces):
             say(
                 visit,
                 "batch",
-                f"solver shooting: a batch of {layout.B} keeps {torch.get_num_threads()} threads busy by itself, so "
-                "time is not cut.",
+                f"solver shooting: a batch of {layout.B} keeps {counted(torch.get_num_threads(), 'thread')} busy by "
+                "itself, so time is not cut.",
             )
         elif fit < least:
             T = f"{layout.T} steps" if visit.link is None else f"{layout.T} steps on a rank"

@@ -17,7 +17,7 @@ from ..data.labelled import read as read_labelled
 from ..data.long_csv import Columns
 from ..data.sequences import Sequences, Source
 from ..data.text_batches import grouped
-from ..errors import PlaitError, unknown
+from ..errors import PlaitError, counted, unknown
 from ..training.run import Run
 from . import features
 from .base import SampleTask, Table, sizes
@@ -73,7 +73,7 @@ class Classify(SampleTask):
         s, data = self.settings, self.data
         lengths = torch.cat([found.lengths for found in data.parts.values()])
         low, high = int(lengths.min()), int(lengths.max())
-        steps = f"{low} steps" if low == high else f"{low} to {high} steps"
+        steps = counted(low, "step") if low == high else f"{low} to {high} steps"
         both = ", both directions" if s.bidirectional else ""
         pool = "last state" if s.pool == "last" else "mean over the steps"
         counts, width = {part: len(found) for part, found in data.parts.items()}, len(data.columns)
@@ -136,8 +136,8 @@ class Classify(SampleTask):
             for row in test["classes"]
         ]
         title = (
-            f"{test['count']:,} sequences of the test, never seen in training: accuracy {percent(test['accuracy'])}, "
-            f"balanced {percent(test['balanced'])}\n"
+            f"{counted(test['count'], 'sequence')} of the test, never seen in training: "
+            f"accuracy {percent(test['accuracy'])}, balanced {percent(test['balanced'])}\n"
             f"(always '{usual['class']}': {percent(usual['accuracy'])})"
         )
         return Table(title, ["class", "sequences", "precision", "recall", "F1"], rows)

@@ -15,7 +15,7 @@ from ..data import images, shapes
 from ..data.images import Images
 from ..data.sampler import Sampler
 from ..data.sequences import PARTS
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from ..kernels import pool
 from ..layers import layer, packed
 from ..solvers import parse
@@ -201,7 +201,8 @@ class Rotate(SampleTask):
         s = self.settings
         rows = [[s.cell, error_text(metrics["model"])]]
         rows += [[name, error_text(metrics[key])] for key, name in WITHOUT.items()]
-        title = f"{metrics['images']:,} images of the test, never seen in training, {s.steps} x {s.degrees:g} degrees:"
+        images = counted(metrics["images"], "image")
+        title = f"{images} of the test, never seen in training, {s.steps} x {s.degrees:g} degrees:"
         if metrics["ridge"] is not None and metrics["ridge"] < metrics["turn"]:
             title += "\n(a ridge regression is better than interpolation, so interpolation is no bound)"
         return Table(title, ["", "squared error per pixel"], rows)
