@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from .cells import Cell
     from .kernels.pool import release
     from .ladder.rungs import check_cell
-    from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, layer, packed, restore
+    from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, everywhere, layer, packed, report, restore
     from .solvers import Multigrid, Serial, Shooting, compare, fading_memory
 
 __version__ = "0.1.0"
 
 HOMES = {  # name -> the module that has it
-    **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "accelerate", "layer", "packed", "restore"), "layers"),
+    **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "layer", "packed"), "layers"),
+    **dict.fromkeys(("accelerate", "everywhere", "report", "restore"), "layers"),
     "Cell": "cells",
     **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "fading_memory"), "solvers"),
     "check_cell": "ladder.rungs",
@@ -39,11 +40,13 @@ __all__ = [
     "compare",
     "data",
     "engines",
+    "everywhere",
     "fading_memory",
     "layer",
     "packed",
     "ranks",
     "release",
+    "report",
     "restore",
     "solvers",
 ]

@@ -2,9 +2,15 @@
 
 from .arguments import state_of, states_of
 from .cell_layer import CellLayer, ImplicitGRU, layer
-from .drop_in import GRU, LSTM, RNN, accelerate, restore
+from .drop_in import GRU, LSTM, RNN
+from .layer_report import report
+from .neighbours import tell_all
+from .new_layers import everywhere
 from .pinned import packed
 from .recurrent import Recurrent
+from .swap import accelerate, restore
+
+tell_all()
 
 __all__ = [
     "GRU",
@@ -14,8 +20,10 @@ __all__ = [
     "ImplicitGRU",
     "Recurrent",
     "accelerate",
+    "everywhere",
     "layer",
     "packed",
+    "report",
     "restore",
     "state_of",
     "states_of",

@@ -34,10 +34,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False) if is_autocast(device) else NOTHING
 
 
-def no_vmap(engine: str) -> PlaitError:
+def no_vmap(engine: str, cell: type[Cell]) -> PlaitError:
+    other = "" if engine == "torch" or cell.mode is None else ", or map gradients, vmap(grad(...)), with engine='torch'"
     return PlaitError(
         f"vmap over a recurrent layer is not supported: engine '{engine}' has a batch axis of its own. "
-        "Put the mapped axis into the batch axis instead."
+        f"Put the mapped axis into the batch axis instead{other}."
     )
 
 
@@ -46,7 +47,7 @@ def no_jvp(engine: str) -> PlaitError:
 
 
 def no_trace(tool: str, cell: type[Cell]) -> PlaitError:
-    todo = "use torch.export" if cell.mode is None else "plait.restore(model) first, then trace it"
+    todo = "use torch.export" if cell.mode is None else "plait.restore(model) first"
     return PlaitError(f"{tool} cannot record plait's kernels: {todo}.")
 
 
@@ -90,7 +91,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *_: Any) -> NoReturn:
-        raise no_vmap(call.engine)
+        raise no_vmap(call.engine, call.cell)
 
 
 def general_backward(
@@ -179,7 +180,7 @@ class RecurrenceVJP(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: Request, *_: Any) -> NoReturn:
-        raise no_vmap(request.call.engine)
+        raise no_vmap(request.call.engine, request.call.cell)
 
 
 def apply(call: Call, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

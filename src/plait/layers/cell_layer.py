@@ -12,8 +12,8 @@ from ..cells.load import is_cell
 from ..cells.ops import tensors
 from ..cells.trace import trace, why_untraceable
 from ..errors import PlaitError
-from .drop_in import TWINS
 from .recurrent import Recurrent
+from .twins import TWINS
 
 
 class CellLayer(Recurrent):
@@ -120,6 +120,7 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
     if cell.mode is not None and cells.BY_MODE.get(cell.mode) is cell:
         name, _, nonlinearity = cell.mode.partition("_")
         twin = next(twin for theirs, twin in TWINS.items() if theirs.__name__ == name)
+        assert issubclass(twin, Recurrent)
         options |= {"nonlinearity": nonlinearity.lower()} if nonlinearity else {}
         return twin(input_size, hidden_size, *args, **options)
     made = CellLayer(cell, input_size, hidden_size, *args, **options)

@@ -1,5 +1,6 @@
 """The layer for torch.compile, make_fx and fake tensors: it and its derivative are two ops, called as they are."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from .. import cells, engines, solvers
 from ..engines import Prepared
 from ..errors import PlaitError
 from ..layout import Layout
-from .autograd import in_functorch, is_recorded
+from .autograd import in_functorch, is_recorded, no_trace
 from .call import Call
 from .tensor_kinds import are_mapped
 
@@ -54,6 +55,8 @@ def layer_op(
 @layer_op.register_fake
 def _(x, tensors, batch_sizes, B, text, keep):  # type: ignore[no-untyped-def]
     call = call_of(x, tensors, Layout(0, B), text)
+    if "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export():  # ONNX has no such op
+        raise no_trace("torch.onnx.export", call.cell)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
     prepared = [Prepared(call.cell, w, d == 1) for d, w in enumerate(call.weights(tensors))]
     kept = engines.get(call.engine).blank(prepared, N, B, x) if keep else []

@@ -31,17 +31,16 @@ from .arguments import (
 from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
 from .pinned import Block, is_in_a_block
+from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
 MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one function
 
 
-class Recurrent(nn.RNNBase):
+class Recurrent(Swappable, nn.RNNBase):
     """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
-    _plait_cell: type[Cell]
-    engine = "auto"  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
-    solver: Solver = SERIAL
+    solver: Solver = SERIAL  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
@@ -109,7 +108,7 @@ class Recurrent(nn.RNNBase):
             result: tuple[Any, State] = super().forward(input, hx)
         except RuntimeError as e:  # torch's own layers have no rule for it, either: say it in our words
             if "Batching rule not implemented" in str(e):
-                raise no_vmap("torch") from e
+                raise no_vmap("torch", self._plait_cell) from e
             if "forward AD" in str(e):
                 raise no_jvp("torch") from e
             raise

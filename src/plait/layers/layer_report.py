@@ -1,0 +1,172 @@
+"""Which layers of a model are plait's, which are not, why, and what to do."""
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
+
+from .. import engines
+from .swappable import Swappable, is_own
+from .twins import TWINS, NotSwapped, base_of, twin_of
+
+RECURRENT = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")  # how classes are called that are likely to be recurrent
+LIKELY = ("policy", "model", "module", "module_", "network", "net", "models")  # where others keep their network
+WIDEST = 100  # columns of the table
+
+
+class Row(NamedTuple):
+    """A recurrent layer of a model. `print(row)` is for people; the fields are for programs."""
+
+    name: str  # in the model, as named_modules() has it; of the model itself: ""
+    kind: str  # the class
+    engine: str | None  # what runs it if it is plait's, else None
+    why: str  # why it is not plait's, or why torch runs it
+    todo: str  # what to do about it
+
+
+def report(model: nn.Module) -> list[Row]:
+    """Prints a table of the recurrent layers of a model: which are plait's, which are not and why, what to do.
+
+    Returns the rows of the table: name, kind, engine (None: it is not plait's), why, todo.
+    """
+    check_module("report", model)
+    rows = find(model)
+    print(table(rows) if rows else absent(model))
+    return rows
+
+
+def find(model: nn.Module) -> list[Row]:
+    """One row for each recurrent layer, in the order of named_modules(), then those that modules() does not show."""
+    rows = [row for name, module in model.named_modules() if (row := row_of(name, module)) is not None]
+    seen = {id(module) for module in model.modules()}
+    for name, hidden in hidden_modules(model, seen):
+        inner = [row for k, m in hidden.named_modules() if id(m) not in seen and (row := row_of(k, m)) is not None]
+        todo = f"accelerate its {name.rpartition('.')[2]} itself"
+        for row in inner:
+            path = f"{name}.{row.name}".rstrip(".")
+            rows.append(row._replace(name=path, why="hidden from modules()", todo=todo) if not row.engine else row)
+    return rows
+
+
+def row_of(name: str, module: nn.Module) -> Row | None:
+    cls = type_before_parametrizations(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        kind = module.original_name
+        return Row(name, kind, None, "scripted", "accelerate it before") if is_scripted_layer(module) else None
+    if isinstance(module, Swappable):
+        return Row(name, cls.__name__, *running(module))
+    base, kind = base_of(cls), cls.__name__
+    if base is not None:
+        taken = next((key for key in vars(module) if is_own(key)), None)
+        if taken is not None:
+            return Row(name, kind, None, f"it has an attribute '{taken}', as plait's layers have", "rename it")
+        try:
+            twin_of(cls)
+        except NotSwapped as e:
+            return Row(name, kind, None, e.why, e.todo)
+        return Row(name, kind, None, "not swapped yet", "plait.accelerate(model)")
+    if isinstance(module, nn.RNNCellBase):
+        return Row(name, kind, None, "a cell", "loop over the steps with a layer instead")
+    if isinstance(module, nn.RNNBase) or (RECURRENT.search(kind) and not holds_layers(module)):
+        return Row(name, kind, None, "not one of torch.nn's layers", "use nn.RNN, nn.LSTM or nn.GRU there")
+    return None
+
+
+def running(module: Swappable) -> tuple[str, str, str]:
+    """-> engine, why it is torch's, what to do"""
+    weight = next(module.parameters(), None)
+    dtype, device = (torch.float32, torch.device("cpu")) if weight is None else (weight.dtype, weight.device)
+    engine = engines.choose(module.engine, module._plait_cell, dtype, device)
+    if module.engine == "auto" and engine == "torch":
+        why, _, todo = (engines.get("fused").why_not(module._plait_cell, dtype, device) or "").partition(": ")
+        return engine, why, todo.rstrip(".")
+    return engine, "", ""
+
+
+def is_scripted_layer(module: torch.jit.ScriptModule) -> bool:
+    names = {theirs.__name__ for theirs in TWINS} | {"RNNCell", "LSTMCell", "GRUCell"}
+    return module.original_name in names
+
+
+def holds_layers(module: nn.Module) -> bool:
+    """Whether a layer inside it has a row of its own."""
+    inner = [m for m in module.modules() if m is not module]
+    return any(isinstance(m, nn.RNNBase | nn.RNNCellBase) or RECURRENT.search(type(m).__name__) for m in inner)
+
+
+def hidden_modules(model: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """Networks that are attributes and no submodules, as some losses have them."""
+    for name, module in model.named_modules():
+        for key, value in modules_in(vars(module)):
+            if id(value) not in seen:
+                yield f"{name}.{key}".lstrip("."), value
+
+
+def modules_in(attributes: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:
+    """Modules among attributes, also one level down in a list, tuple or dict: `net`, `models[0]`."""
+    for key, value in attributes.items():
+        if key in ("_modules", "_parameters", "_buffers"):
+            continue
+        if isinstance(value, nn.Module):
+            yield key, value
+        elif isinstance(value, list | tuple | dict):
+            items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from ((f"{key}[{k!r}]", item) for k, item in list(items)[:100] if isinstance(item, nn.Module))
+
+
+# --- sentences
+def absent(model: nn.Module) -> str:
+    return (
+        f"{type(model).__name__} has no nn.RNN, nn.LSTM or nn.GRU. If it builds its network later, put "
+        "`with plait.everywhere():` around that."
+    )
+
+
+def nothing_swapped(model: nn.Module) -> str:
+    rows = find(model)
+    if not rows:
+        return f"plait.accelerate swapped nothing: {absent(model)}"
+    first, more = rows[0], f" ({len(rows) - 1} more: plait.report)" if len(rows) > 1 else ""
+    what = f"{first.name or 'the model'} ({first.kind}) is {first.why}: {first.todo}"
+    return f"plait.accelerate swapped nothing: {what}{more}."
+
+
+def check_module(function: str, model: Any) -> None:
+    """An error that says what to pass instead, if this is no module."""
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, type):
+        raise TypeError(f"plait.{function} was given the class {model.__name__}: pass an instance, a torch.nn.Module.")
+    later = "call it after fit, or put `with plait.everywhere():` around what builds the network"
+    if model is None:
+        raise TypeError(f"plait.{function} was given None, expected a torch.nn.Module: {later}.")
+    attributes = getattr(model, "__dict__", {})
+    found = dict(modules_in(attributes))
+    place = min(found, key=lambda key: [*LIKELY, key.partition("[")[0]].index(key.partition("[")[0]), default="")
+    unbuilt = next((key for key in LIKELY if key in attributes and attributes[key] is None), None)
+    todo = f"pass its .{place}" if found else f"its .{unbuilt} is still None: {later}" if unbuilt else later
+    raise TypeError(f"plait.{function} was given a {type(model).__name__}, expected a torch.nn.Module: {todo}.")
+
+
+def table(rows: list[Row]) -> str:
+    """Columns as wide as they need to be, and as the terminal allows: the last one is folded."""
+    cells = [("layer", "class", "plait's", "why not, and what to do")]
+    for row in rows:
+        remark = "; ".join(part for part in (row.why, row.todo) if part)
+        cells.append((row.name or "(the model)", row.kind, row.engine or "no", remark))
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    limits = [width // 3, width // 5, 12]
+    widths = [min(limit, max(len(cell[k]) for cell in cells)) for k, limit in enumerate(limits)]
+    widths.append(max(16, width - sum(widths) - 6))
+    lines = []
+    for cell in cells:
+        folded = [textwrap.wrap(text, w) or [""] for text, w in zip(cell, widths, strict=True)]
+        for k in range(max(map(len, folded))):
+            parts = [(part[k] if k < len(part) else "").ljust(w) for part, w in zip(folded, widths, strict=True)]
+            lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)

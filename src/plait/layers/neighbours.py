@@ -1,0 +1,76 @@
+"""What other libraries must know of plait's layers: they are told when they are imported. plait imports none."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+from .. import engines
+from .recurrent import Recurrent
+from .twins import TWINS
+
+
+def tell_dynamo(builder: Any) -> None:
+    """Dynamo refuses every nn.LSTM where no graph break is allowed. Ours is one op to it."""
+    wrap = builder.VariableBuilder.wrap_module
+
+    @wraps(wrap)
+    def wrap_module(self: Any, value: Any) -> Any:
+        if isinstance(value, Recurrent) and self.tx.output.root_tx.one_graph and is_an_op(value):
+            with builder.config.patch(allow_rnn=True):
+                return wrap(self, value)
+        return wrap(self, value)
+
+    builder.VariableBuilder.wrap_module = wrap_module
+
+
+def is_an_op(layer: Recurrent) -> bool:
+    weight: Any = layer._flat_weights[0]
+    return engines.choose(layer.engine, layer._plait_cell, weight.dtype, weight.device) != "torch"
+
+
+def tell_opacus(validators: Any) -> None:
+    """Its tables go by exact classes: what they say of torch's layers holds for ours."""
+    for table in (validators.ModuleValidator.VALIDATORS, validators.ModuleValidator.FIXERS):
+        table.update({ours: table[theirs] for theirs, ours in TWINS.items() if theirs in table})
+
+
+NEIGHBOURS: dict[str, Callable[[Any], None]] = {
+    "torch._dynamo.variables.builder": tell_dynamo,
+    "opacus.validators": tell_opacus,
+}
+
+
+class Doorbell(MetaPathFinder):
+    """Finds nothing itself: it has those modules told that another finder finds."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name not in NEIGHBOURS:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                ring(spec.loader, NEIGHBOURS[name])
+                return spec
+        return None
+
+
+def ring(loader: Any, tell: Callable[[Any], None]) -> None:
+    run = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        del loader.exec_module
+        run(module)
+        tell(module)
+
+    loader.exec_module = exec_module
+
+
+def tell_all() -> None:
+    """Those that are imported already at once, the others when they are."""
+    for name, tell in NEIGHBOURS.items():
+        if name in sys.modules:
+            tell(sys.modules[name])
+    sys.meta_path.insert(0, Doorbell())
