@@ -14,7 +14,7 @@ from ..errors import between, counted
 from ..kernels.emit.target import FORCED, host
 from ..kernels.launch.threads import openmp, why_alone
 from ..ladder.rungs import ladder
-from .options import set_threads
+from ..training.settings import set_threads
 from .output import Output
 
 

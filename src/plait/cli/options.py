@@ -6,9 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import between
-from ..training.settings import MOST_THREADS
-
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Threads = Annotated[int | None, typer.Option(help="Threads for torch.  (default: torch's choice)")]
@@ -42,12 +39,3 @@ def with_options(
         return command
 
     return decorate
-
-
-def set_threads(threads: int | None) -> int:
-    import torch  # not above: --help does without it
-
-    if threads is not None:
-        between("threads", threads, 1, MOST_THREADS)
-        torch.set_num_threads(threads)
-    return torch.get_num_threads()

@@ -8,8 +8,8 @@ from ..errors import PlaitError
 from ..kernels.launch import costs
 from ..tasks.base import NamedTask
 from ..training.run import Run
+from ..training.settings import set_threads
 from ..training.tensors import load_weights
-from .options import set_threads
 
 AnyTask = TypeVar("AnyTask", bound=NamedTask)
 

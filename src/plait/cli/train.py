@@ -19,7 +19,7 @@ from ..training import signals
 from ..training.loop import Outcome, train
 from ..training.reporter import reporter
 from ..training.run import Run, resume_command
-from .options import set_threads
+from ..training.settings import set_threads
 from .output import Output
 from .runs import open_run
 

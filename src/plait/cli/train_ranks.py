@@ -30,9 +30,9 @@ from ..training import signals
 from ..training.loop import train
 from ..training.reporter import Reporter, reporter
 from ..training.run import Run, resume_command
+from ..training.settings import set_threads
 from ..training.task import Task
 from ..training.tensors import dumps, loads
-from .options import set_threads
 from .output import Output
 from .runs import open_run
 from .train import TrainArguments, changes_of, costs_of, describe, finish, mesh_of

@@ -19,7 +19,7 @@ from ..tasks.language import Language
 from ..tasks.pictures import check_picture, forecast_picture
 from ..tasks.scores import percent
 from ..training.files import check_target, write_whole
-from .options import set_threads
+from ..training.settings import set_threads
 from .output import Output
 from .runs import trained
 

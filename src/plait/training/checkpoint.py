@@ -15,7 +15,6 @@ from torch import Tensor
 from .. import solvers
 from ..errors import PlaitError
 from .crew import Crew
-from .files import read_plain
 from .run import Run
 from .task import Task
 from .tensors import load_weights, loads, with_prefix
@@ -91,7 +90,7 @@ class State:
 
     def load(self, run: Run | None, crew: Crew) -> None:
         path = (run.path if run else Path()) / "state.safetensors"
-        tensors, meta = loads(path, crew.broadcast(lambda: read_plain(path)))
+        tensors, meta = loads(path, crew.broadcast(lambda: run.content(path.name) if run else b""))
         try:
             began = {**self.belongs_to, **meta["belongs_to"]}  # a new setting has its default
             for name, value in self.belongs_to.items():

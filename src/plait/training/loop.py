@@ -12,6 +12,7 @@ from .. import solvers
 from ..errors import PlaitError
 from ..layers import cuda_choice, packed
 from .checkpoint import Progress, State
+from .copies import check_copies
 from .crew import Alone, Crew, Wishes
 from .reporter import Reporter
 from .run import Run
@@ -48,6 +49,8 @@ def train(
             if run:
                 take_choices(run)
             state.load(run, crew)
+            if run and run.is_folder:
+                check_copies(run, task.model.state_dict(), state.progress.history)
         crew.restore(state)
         if not resume:
             loop.save()

@@ -31,6 +31,7 @@ class Run:
     """config.json, history.json, model.safetensors (the weights to use), state.safetensors (all it takes to go on)"""
 
     begun = True  # there is something to go on with
+    is_folder = True
 
     def __init__(self, path: Path) -> None:
         self.path = self.folder = path  # its name, and where its files are
@@ -109,9 +110,12 @@ class Run:
             raise PlaitError(f"{self.path}/config.json does not fit its checksum: put back what the run began with.")
 
     # --- files
+    def content(self, name: str) -> bytes:
+        return read_plain(self.path / name)
+
     def read(self, name: str) -> bytes:
         """A file with its data, which must be what the run began with."""
-        content = read_plain(self.path / name)
+        content = self.content(name)
         if name in self.digests and sha256(content) != self.digests[name]:
             raise PlaitError(f"{self.path / name} was changed: put back what the run began with.")
         return content
@@ -128,6 +132,29 @@ class Run:
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return loads(self.path / name)
+
+
+class MemoryRun(Run):
+    """The files of a run that has no folder (yet)."""
+
+    begun = is_folder = False
+
+    def __init__(self) -> None:
+        super().__init__(Path("memory"))
+        self.files: dict[str, bytes] = {}
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def content(self, name: str) -> bytes:
+        return self.files[name]
+
+    def write(self, name: str, content: bytes) -> None:
+        self.files[name] = content
 
 
 class NewRun(Run):

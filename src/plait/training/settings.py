@@ -26,6 +26,15 @@ def check_seed(seed: int) -> None:
         raise PlaitError(f"seed {seed}: must be at least 0 and below 2**63.")
 
 
+def set_threads(threads: int | None) -> int:
+    import torch  # not above: --help does without it
+
+    if threads is not None:
+        between("threads", threads, 1, MOST_THREADS)
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
 @dataclass(frozen=True)
 class TrainSettings:
     epochs: int = option(300, "How often every training sequence is seen, at most.")
