@@ -5,8 +5,9 @@ from ..core.options import option
 
 
 class Options(options.Options):
-    busy: str = option("0,1,2,4", "Processes that are kept busy meanwhile, with commas.", "N,N")
+    busy: str | None = option(None, "Processes that are kept busy, with commas.  (default: 0,1,2,4)", "N,N")
     shapes: str = option("32,128,64,64,1 32,12,8,32,1", options.SHAPES)
     cells: str = options.cells("lstm,gru")
     engine: str = options.engine()
+    quick: bool = options.quick("Beside 0 and 2 processes, with shorter blocks: about a minute, not about 5.")
     repeats: int = options.repeats(5)

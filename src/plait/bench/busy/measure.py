@@ -11,7 +11,8 @@ import torch
 from ... import engines, system
 from ...errors import PlaitError
 from ..core.cases import Case, parse_cells, parse_shapes
-from ..core.report import Report, tracked
+from ..core.progress import tracked
+from ..core.report import Report
 from ..core.steps import contenders
 from ..core.turns import Row, take_turns
 from . import Options
@@ -21,7 +22,7 @@ import sys, threading
 threading.Thread(target=sys.stdin.read).start()
 while threading.active_count() > 1: pass
 """
-LEAST = 1.0  # seconds of a measurement: far more than the time for which a process keeps its core
+LEAST, QUICK = 0.7, 0.3  # seconds of a measurement: far more than the time for which a process keeps its core
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def compare(case: Case, options: Options, threads: int) -> Row:
     """The best of the others is what a user could have had."""
     pair = contenders(case, options.engine).items()
     steps = {f"{name} {n}": on(n, step) for name, step in pair for n in (1, threads)}
-    seconds = take_turns(steps, options.repeats, least=LEAST)
+    seconds = take_turns(steps, options.repeats, least=QUICK if options.quick else LEAST)
     torch.set_num_threads(threads)
     ours = f"plait {threads}"
     best = min(seconds.median(name) for name in steps if name != ours)
@@ -62,9 +63,10 @@ def compare(case: Case, options: Options, threads: int) -> Row:
 
 def measure(options: Options) -> Report:
     threads = torch.get_num_threads()
-    if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", options.busy):
-        raise PlaitError(f"busy '{options.busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
-    counts = [int(text) for text in options.busy.split(",")]
+    busy = options.busy if options.busy is not None else "0,2" if options.quick else "0,1,2,4"
+    if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", busy):
+        raise PlaitError(f"busy '{busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
+    counts = [int(text) for text in busy.split(",")]
     engines.check_name(options.engine)
     cases = parse_shapes(options.shapes, parse_cells(options.cells))
     torch.manual_seed(options.seed)
