@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import plait
 from jobs import free_port
+from plait import system
 from plait.kernels.launch import choices, threads
 from processes import PATIENCE, finish, in_child, needs_fork, python, start
 
@@ -251,9 +252,10 @@ for count, run in ((1, nothing), (1, ours), (2, little), (2, ours), (2, theirs),
 @needs_tasks
 @needs_threads
 def test_no_more_threads_than_torch_has() -> None:
-    """One beside the caller for 2, and the very same one for torch's own work."""
+    """One beside the caller for 2, and the very same one for torch's own work. Three need three CPUs."""
     before, *after = map(int, python(COUNT)[0].split())
-    assert after[:5] == [before, before, before + 1, before + 1, before + 2]
+    most = min(3, system.cpus()) - 1
+    assert after[:5] == [before, before, before + min(1, most), before + 1, before + max(1, most)]
     assert after[5] <= before + 2
 
 
