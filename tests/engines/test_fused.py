@@ -205,7 +205,7 @@ def team(set_threads, monkeypatch) -> Callable[[str], list[bool]]:
 
     others = threads.team_functions()[1:]
     monkeypatch.setattr(threads, "team_functions", lambda: (threads.address_of(size), *others))
-    monkeypatch.setattr(threads, "run", lambda *args: threads.start()(*args[:3], threads.address_of(parallel)))
+    monkeypatch.setattr(threads, "run", lambda *args: threads.start()(*args[:3], threads.address_of(parallel), 2))
     set_threads(2)
     return work
 
