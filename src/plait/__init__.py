@@ -10,7 +10,21 @@ if TYPE_CHECKING:
     from .cells import Cell
     from .kernels.pool import release
     from .ladder.rungs import check_cell
-    from .layers import GRU, LSTM, RNN, ImplicitGRU, accelerate, everywhere, layer, packed, report, restore
+    from .layers import (
+        GRU,
+        LSTM,
+        RNN,
+        GRUCell,
+        ImplicitGRU,
+        LSTMCell,
+        RNNCell,
+        accelerate,
+        everywhere,
+        layer,
+        packed,
+        report,
+        restore,
+    )
     from .solvers import Multigrid, Serial, Shooting, compare, fading_memory
 
 __version__ = "0.1.0"
@@ -18,6 +32,7 @@ __version__ = "0.1.0"
 HOMES = {  # name -> the module that has it
     **dict.fromkeys(("GRU", "LSTM", "RNN", "ImplicitGRU", "layer", "packed"), "layers"),
     **dict.fromkeys(("accelerate", "everywhere", "report", "restore"), "layers"),
+    **dict.fromkeys(("GRUCell", "LSTMCell", "RNNCell"), "layers"),
     "Cell": "cells",
     **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "fading_memory"), "solvers"),
     "check_cell": "ladder.rungs",
@@ -29,9 +44,12 @@ __all__ = [
     "LSTM",
     "RNN",
     "Cell",
+    "GRUCell",
     "ImplicitGRU",
+    "LSTMCell",
     "Multigrid",
     "PlaitError",
+    "RNNCell",
     "Serial",
     "Shooting",
     "accelerate",

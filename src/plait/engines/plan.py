@@ -81,7 +81,7 @@ class Plan:
         shapes = [shape for k in range(key.layers) for _ in key.reverse for shape in key.shapes(k)]
         self.kinds = [(shape, key.dtype, True) for shape in shapes]
         self.new_weights = [new_like(math.prod(shape) * size) for shape in shapes]
-        self.of_states = [(LD, key.B, width) for width in key.widths]
+        self.of_states = [(key.B, width) if key.step else (LD, key.B, width) for width in key.widths]
         self.new_state = pool.maker(max(LD * key.B * width for width in key.widths) * size, exact=True)
         self.no_states, self.no_tapes, self.firsts = [0] * S, [0] * key.D, [0] * key.D
         self.dense = [0, 0, 0]  # the first bindings of a dense batch
@@ -168,9 +168,10 @@ class Plan:
         pins: Sequence[Packed] = (),
         out: "Out | None" = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """-> rows (., D*P), last states (L*D, B, .), the tapes. out: where the first two go, if they exist
+        """-> rows (., D*P), last states (L*D, B, .), of a cell (B, .), the tapes
 
-        The tensors are contiguous. pins: per layer and direction the panels of the weights, if those stand still.
+        The tensors are contiguous. pins: per layer and direction the panels of the weights, if those stand still. out:
+        where rows and last states go, if they exist
         """
         key, frame = self.key, Frame()
         if [*map(kind_of, weights)] != self.kinds:
@@ -185,7 +186,8 @@ class Plan:
             new = pool.empty if key.padded else its.new_rows
             frame.rows, frame.firsts, frame.states = new(x, *of_rows, self.wide), self.firsts, []
             for shape in self.of_states:
-                frame.states.append(self.new_state(x, *shape))
+                is_h = key.step and not frame.states
+                frame.states.append(frame.rows if is_h else self.new_state(x, *shape))
         else:
             frame.rows, frame.states, frame.firsts = out.rows, out.states, out.firsts
         frame.tapes = tapes = []

@@ -8,6 +8,7 @@ from .neighbours import tell_all
 from .new_layers import everywhere
 from .pinned import packed
 from .recurrent import Recurrent
+from .step_cells import GRUCell, LSTMCell, RNNCell
 from .swap import accelerate, restore
 
 tell_all()
@@ -17,7 +18,10 @@ __all__ = [
     "LSTM",
     "RNN",
     "CellLayer",
+    "GRUCell",
     "ImplicitGRU",
+    "LSTMCell",
+    "RNNCell",
     "Recurrent",
     "accelerate",
     "everywhere",

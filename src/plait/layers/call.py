@@ -44,6 +44,7 @@ class Call:
     block: Block | None = None  # of `plait.packed`, if the layer is in one
     plan: Plan | None = None  # what ran the forward pass; None: the solver did
     kept: Sequence[Tensor] = ()  # what the forward pass saves for backward, on its way to autograd
+    step: bool = False  # of a cell: x (B, I), states (B, .); the rows are h, which is not repeated in the last states
     is_shared: bool = False  # by several levels of torch.func: none may write over what is kept
 
     # --- its tensors
@@ -65,6 +66,8 @@ class Call:
         """The shapes of the rows and of the last states."""
         P, count = self.projection or self.H, self.layers * self.directions
         widths = [P, *[self.H] * (len(self.cell.states) - 1)]
+        if self.step:
+            return [(self.layout.B, width) for width in widths]
         return [(*x.shape[:-1], self.directions * P), *((count, self.layout.B, width) for width in widths)]
 
     def masks(self, kept: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -117,12 +120,13 @@ class Call:
             pinned,
             layout.padding is not None,
             True,
+            step=self.step,
         )
         engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
         plan = engine.plans.get(key)
         if plan is None:
             plan = engine.plan(key)
-        return plan if keep or plan.bytes(layout.N) <= fused.WITHOUT_TAPE else None
+        return plan if keep or self.step or plan.bytes(layout.N) <= fused.WITHOUT_TAPE else None
 
     def run(
         self, x: Tensor, tensors: Sequence[Tensor], *, keep: bool = True, masks: Sequence[Tensor] = ()
@@ -140,7 +144,7 @@ class Call:
             masks = plan.masks(x, self.layout.N, self.dropout)
         states, weights = given[1 : 1 + S], given[1 + S :]
         y, finals, tapes = plan.forward(given[0], states, weights, self.layout, masks=masks, pins=pins)
-        return y, finals, [*masks, *tapes, plan.order] if keep else ()
+        return y, finals[1:] if self.step else finals, [*masks, *tapes, plan.order] if keep else ()
 
     def run_layers(
         self, x: Tensor, tensors: Sequence[Tensor], keep: bool
@@ -176,6 +180,7 @@ class Call:
     ) -> list[Tensor | None]:
         """-> d_x and d_ of all tensors in order, None for those not needed. spend: what is kept may be overwritten."""
         d = [None if d is None else d.resolve_neg() for d in d_outputs]
+        d[1:1] = [None] if self.step else []
         if self.plan is None:
             return self.run_layer_vjp(x, tensors, kept, d, needs, spend)
         plan, gaps = self.plan, self.layers - 1 if self.dropout else 0
@@ -242,14 +247,14 @@ class Call:
             rows: list[Tensor] = []
             x = x * masks[k - 1].view(x.shape) if k and masks else x
             for d in range(D):
-                given = [s[k * D + d] for s in states] if self.stateful else None
+                given = (states if self.step else [s[k * D + d] for s in states]) if self.stateful else None
                 w = every[k * D + d]
                 y, final = unrolled(self.cell, x.flatten(0, -2), given, w, layout, reverse=d == 1, dt=dt)
                 rows.append(y)
                 finals.append(final)
             y = torch.cat(rows, 1)
             x = y.view(*x.shape[:-1], y.shape[1])
-        ends = [torch.stack(some) for some in zip(*finals, strict=True)]
+        ends = finals[0][1:] if self.step else [torch.stack(some) for some in zip(*finals, strict=True)]
         if padding is not None:
             x, ends = padding.scattered(x), padding.unsorted(ends)
         return x, *ends

@@ -76,3 +76,4 @@ def packed(model: nn.Module) -> Iterator[None]:
         for module, block in zip(mine, blocks, strict=True):
             block.close()
             module.__dict__.pop("_plait_block", None)
+            module.__dict__.pop("_plait_step", None)  # it may have packed weights

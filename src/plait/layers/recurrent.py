@@ -30,6 +30,7 @@ from .arguments import (
 )
 from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
+from .one_step import LastStep, last_step
 from .pinned import Block, is_in_a_block
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
@@ -44,6 +45,7 @@ class Recurrent(Swappable, nn.RNNBase):
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
+    _plait_step: LastStep | None = None  # if the last call was one step without gradients
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
     def __init__(self, *args: Any, engine: str = "auto", solver: Solver | str = SERIAL, **kwargs: Any) -> None:
@@ -77,6 +79,10 @@ class Recurrent(Swappable, nn.RNNBase):
         beyond it are zero, and the last states are those at its end.
         ids: (B,), whole numbers that say which sequences these are, for a solver that stores states of them
         """
+        if not torch.compiler.is_compiling() and self._plait_step is not None and lengths is None and ids is None:
+            found = self._plait_again(input, hx)
+            if found is not None:
+                return found
         cell, weight = self._plait_cell, cast(Tensor, self._flat_weights[0])  # getattr would evaluate a parametrization
         if isinstance(input, Proxy):
             raise no_trace("torch.fx", cell)
@@ -130,9 +136,31 @@ class Recurrent(Swappable, nn.RNNBase):
             return given.results(rows, last)
         apply = autograd.undisturbed() if "torch._dynamo" in sys.modules else autograd.apply
         rows, *last = apply(call, given.x, tensors)
-        if given.form == "dense":
-            return rows, last[0] if len(last) == 1 else tuple(last)
-        return given.results(rows, last)
+        is_dense = given.form == "dense"
+        y, state = (rows, last[0] if len(last) == 1 else tuple(last)) if is_dense else given.results(rows, last)
+        if call.layout.T == 1 and given.form in ("dense", "batch first", "one") and not torch.is_grad_enabled():
+            mine, weights = (input, *(() if hx is None else states_of(hx))), tensors[call.S :]
+            self.__dict__["_plait_step"] = last_step(
+                call, self._plait_settings(), mine, (y, *states_of(state)), weights
+            )
+        return y, state
+
+    def _plait_settings(self) -> tuple[Any, ...]:
+        """What may change between two calls besides tensors."""
+        return self.engine, self.solver, self.mode, self.batch_first, self.training and self.dropout
+
+    def _plait_again(self, input: Any, hx: State | None) -> tuple[Any, State] | None:
+        """One step like the last one (one_step.py)."""
+        try:
+            weights: list[Any] = [*map(self._parameters.__getitem__, self._flat_weights_names)]
+        except KeyError:  # a parametrized one: it is evaluated later, once in a call
+            return None
+        step = self._plait_step
+        found = None if step is None else step.again(self._plait_block, self._plait_settings(), input, hx, weights)
+        if found is None:
+            return None
+        y, *last = found
+        return y, last[0] if len(last) == 1 else tuple(last)
 
     def _plait_given(
         self, cell: type[Cell], engine: str, input: Any, hx: State | None, lengths: Any

@@ -31,6 +31,7 @@ class Key(NamedTuple):
     sourced: bool = False  # something is added to each new state, or to its gradient, from outside
     dt: float = 1
     whole: int = 0  # sequences of the batch that this is a chunk of, if those are more than B
+    step: bool = False  # of a cell: x (B, I), states (B, .), and the rows are h
 
     @property
     def D(self) -> int:
@@ -70,7 +71,7 @@ class Key(NamedTuple):
         rows = "ragged" if self.ragged else f"T {self.T}"
         if self.padded:
             rows += ", padded"
-        flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced") if getattr(self, n)]
+        flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced", "step") if getattr(self, n)]
         sizes = f"{rows}, B {self.B}, I {self.I}, H {self.H}" + (f", P {self.P}" if self.projected else "")
         counts = ((self.layers, "layer"), (self.D, "direction"), (self.threads, "thread"))
         more = [f"{n} {name}{'s' * (n > 1)}" for n, name in counts]
