@@ -48,7 +48,7 @@ def test_a_row_for_each_recurrent_layer(capsys: pytest.CaptureFixture[str]) -> N
     assert list(rows) == ["fast", "own", "cell", "keras", "half", "script"]
     assert rows["fast"] == ("fast", "LSTM", "fused", "", "")
     assert rows["own"][2:] == (None, "a subclass with a forward of its own", "call super().forward in it")
-    assert rows["cell"][1:4] == ("LSTMCell", None, "a cell")
+    assert rows["cell"] == ("cell", "LSTMCell", "fused", "", "")
     assert rows["keras"][1:4] == ("KerasGRU", None, "not one of torch.nn's layers")
     assert rows["half"][1:3] == ("GRU", "torch")
     assert "bfloat16" in rows["half"].why
@@ -87,7 +87,6 @@ def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) 
     ("model", "why"),
     [
         (nn.Linear(3, 4), "Linear has no nn.RNN, nn.LSTM or nn.GRU. If it builds its network later, put `with plait"),
-        (nn.Sequential(nn.LSTMCell(3, 4)), r"0 \(LSTMCell\) is a cell"),
         (KerasGRU(), r"the model \(KerasGRU\) is not one of torch.nn's layers"),
         (nn.Sequential(Own(3, 4), Own(3, 4)), r"0 \(Own\) is a subclass .* \(1 more: plait.report\)"),
     ],

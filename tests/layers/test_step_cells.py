@@ -323,3 +323,28 @@ def test_a_step_reads_its_weights_each_time() -> None:
             for cell in (a, b):
                 for p in cell.parameters():
                     p.mul_(1.1)
+
+
+@all_pairs
+def test_accelerate_everywhere_and_restore(theirs, ours) -> None:
+    class Theirs(theirs):
+        def forward(self, input, hx=None):
+            return super().forward(2 * input, hx)
+
+    x = torch.randn(2, 5)
+    for cls in (theirs, Theirs):
+        model = nn.ModuleList([cls(5, 19)])
+        expected = results(model[0], x)
+        assert isinstance(plait.accelerate(model)[0], ours)
+        assert isinstance(model[0], cls)
+        check_close(results(model[0], x), expected)
+        with torch.no_grad():
+            model[0](x)
+        assert type(pickle.loads(pickle.dumps(plait.accelerate(nn.ModuleList([theirs(5, 19)]))))[0]) is theirs
+        assert type(copy.deepcopy(model)[0]) is type(model[0])
+        assert type(plait.restore(model)[0]) is cls
+        assert not [name for name in vars(model[0]) if name.startswith("_plait_") or name == "engine"]
+    with plait.everywhere():
+        cell = theirs(5, 19)
+    assert type(cell) is ours
+    check_close(results(cell, x), results(plait.restore(cell), x))

@@ -70,10 +70,8 @@ def row_of(name: str, module: nn.Module) -> Row | None:
         except NotSwapped as e:
             return Row(name, kind, None, e.why, e.todo)
         return Row(name, kind, None, "not swapped yet", "plait.accelerate(model)")
-    if isinstance(module, nn.RNNCellBase):
-        return Row(name, kind, None, "a cell", "loop over the steps with a layer instead")
-    if isinstance(module, nn.RNNBase) or (RECURRENT.search(kind) and not holds_layers(module)):
-        return Row(name, kind, None, "not one of torch.nn's layers", "use nn.RNN, nn.LSTM or nn.GRU there")
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase) or (RECURRENT.search(kind) and not holds_layers(module)):
+        return Row(name, kind, None, "not one of torch.nn's layers", "use one of torch.nn's there")
     return None
 
 
@@ -89,8 +87,7 @@ def running(module: Swappable) -> tuple[str, str, str]:
 
 
 def is_scripted_layer(module: torch.jit.ScriptModule) -> bool:
-    names = {theirs.__name__ for theirs in TWINS} | {"RNNCell", "LSTMCell", "GRUCell"}
-    return module.original_name in names
+    return module.original_name in {theirs.__name__ for theirs in TWINS}
 
 
 def holds_layers(module: nn.Module) -> bool:

@@ -17,16 +17,15 @@ from .autograd import no_trace, without_autocast
 from .call import Call
 from .one_step import LastStep, last_step
 from .pinned import Block
+from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
 NAMES = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
 
-class StepCell(nn.RNNCellBase):
+class StepCell(Swappable, nn.RNNCellBase):
     """What the cells share. Parameters are read at each call, so parametrizations and functional_call work."""
 
-    _plait_cell: type[Cell]
-    engine = "auto"  # of a cell that `accelerate` has swapped in place; a constructor sets it on the instance
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the cell is in one
     _plait_step: LastStep | None = None  # if the last call was without gradients
 

@@ -13,10 +13,14 @@ from torch import nn
 
 from ..errors import PlaitError
 from .drop_in import GRU, LSTM, RNN
+from .step_cells import GRUCell, LSTMCell, RNNCell
 from .swappable import Swappable, is_own
 
 # The one table that accelerate, restore, report and everywhere read.
-TWINS: dict[type[nn.Module], type[Swappable]] = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
+TWINS: dict[type[nn.Module], type[Swappable]] = {
+    **{nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU},
+    **{nn.RNNCell: RNNCell, nn.LSTMCell: LSTMCell, nn.GRUCell: GRUCell},
+}
 for theirs, ours in TWINS.items():
     ours._plait_torch = theirs
 
