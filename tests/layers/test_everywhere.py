@@ -16,6 +16,9 @@ from torch.nn import GRU as EARLY_GRU
 from torch.nn import LSTM as EARLY_LSTM
 
 import plait
+from plait import cells
+from plait.layers.swappable import Swappable
+from plait.layers.twins import TWINS
 
 CLASSES = (nn.Module, nn.RNNBase, nn.RNN, nn.LSTM, nn.GRU, nn.RNNCellBase, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
@@ -183,6 +186,24 @@ def test_plaits_own_layers_are_made_as_ever() -> None:
     assert [type(layer) for layer in layers] == [plait.LSTM, plait.ImplicitGRU]
     assert layers[0].engine == "numpy"
     assert type(pickle.loads(pickle.dumps(layers[0]))) is plait.LSTM
+
+
+def test_the_table_of_classes_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell in the table is swapped, restored, reported, made and loaded as the layers are."""
+
+    class Cell(Swappable, nn.GRUCell):
+        _plait_cell, _plait_torch = cells.GRU, nn.GRUCell
+
+    plain = nn.Sequential(nn.GRUCell(3, 4))
+    stored = pickle.dumps(plain)
+    monkeypatch.setitem(TWINS, nn.GRUCell, Cell)
+    with plait.everywhere():
+        found = nn.GRUCell(3, 4), pickle.loads(stored)[0], copy.deepcopy(plain)[0]
+    assert [type(cell) for cell in found] == [Cell] * 3
+    model = plait.accelerate(nn.Sequential(nn.GRUCell(3, 4)), engine="torch")
+    assert plait.report(model) == [("0", "Cell", "torch", "", "")]
+    assert type(pickle.loads(pickle.dumps(model))[0]) is nn.GRUCell
+    assert type(plait.restore(model)[0]) is nn.GRUCell
 
 
 def test_it_is_never_on_by_import_alone() -> None:

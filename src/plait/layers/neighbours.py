@@ -18,7 +18,8 @@ def tell_dynamo(builder: Any) -> None:
 
     @wraps(wrap)
     def wrap_module(self: Any, value: Any) -> Any:
-        if isinstance(value, Recurrent) and self.tx.output.root_tx.one_graph and is_an_op(value):
+        no_breaks = self.tx.output.root_tx.one_graph or getattr(self.tx, "error_on_graph_break", False)
+        if no_breaks and isinstance(value, Recurrent) and is_an_op(value):
             with builder.config.patch(allow_rnn=True):
                 return wrap(self, value)
         return wrap(self, value)

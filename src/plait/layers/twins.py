@@ -28,7 +28,7 @@ for theirs, ours in TWINS.items():
 UNCALLED = frozenset(("check_input", "check_hidden_size", "check_forward_args", "permute_hidden"))
 UNCALLED |= {"get_expected_hidden_size", "get_expected_cell_size"}
 _made: WeakValueDictionary[type, type[Swappable]] = WeakValueDictionary()  # theirs -> the class made from both
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class NotSwapped(PlaitError):
