@@ -103,8 +103,9 @@ def test_a_file_of_a_run_that_is_a_link(refused, run) -> None:
 def test_every_path_that_is_written(refused, run, command: str) -> None:
     Path("link.png").symlink_to("good/model.safetensors")
     Path("folder").mkdir()
-    Path("lost").mkdir()  # a run that has lost all but its state
-    Path("lost/state.safetensors").write_bytes(run["state.safetensors"])
+    Path("lost").mkdir()  # a run that has lost all but its weights, and can no longer be opened
+    for name in ("state.safetensors", "model.safetensors"):
+        Path(f"lost/{name}").write_bytes(run[name])
     Path("cell.py").write_text("kept")
     Path("table.csv").write_text("kept")
     assert ", and would replace it: give another name.\n" in refused(*command.split())

@@ -14,9 +14,10 @@ from ..tasks.base import Table
 from ..training.files import check_target, write_whole
 from ..training.run import SAVED, Run
 
+ALWAYS = {"config.json", *SAVED}
+DATA = {"images.safetensors", "sequences.safetensors", "series.csv", "tokens.safetensors", "vocabulary.json"}
 PICTURES = {"confusion.png", "curves.png", "forecast.png", "perplexity.png", "turns.png"}
-NAMES = {"config.json", "images.safetensors", "sequences.safetensors", "series.csv", "tokens.safetensors"}
-OF_A_RUN = {*NAMES, *PICTURES, *SAVED, "vocabulary.json"}  # all that `plait train` writes into the folder of a run
+OF_A_RUN = ALWAYS | DATA | PICTURES  # all that `plait train` writes into the folder of a run
 
 
 class Pipe(Console):
@@ -87,11 +88,10 @@ def check_output(path: Path, name: str, inputs: Sequence[Path], made: Path | Non
 
 
 def is_run(folder: Path) -> bool:
-    """Also one that is damaged."""
-    if os.path.lexists(folder / "state.safetensors"):
-        return True
+    """Also one that is damaged: two of its files are there, or one that says so."""
+    found = [name for name in ALWAYS if os.path.lexists(folder / name)]
     try:
-        return os.path.lexists(folder / "config.json") and bool(Run(folder).config())
+        return len(found) > 1 or (found == ["config.json"] and bool(Run(folder).config()))
     except PlaitError:
         return False
 
