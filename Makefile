@@ -2,11 +2,12 @@
 # make test       lint, types, the order of the rooms and every quick test (under 8 minutes on 2 cores)
 # make test-slow  the long ones
 # make test-cuda  the CUDA kernels, without a device: in the simulator, and compiled for three architectures
+# make test-lowest  kernels, layers, files, pictures and commands with the lowest versions that pyproject.toml allows
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-cuda clean
+.PHONY: train test test-slow test-cuda test-lowest clean
 
 train: $(VENV)/installed
 	$(BIN)/plait train forecast
@@ -29,6 +30,19 @@ test-slow: $(VENV)/installed-test
 test-cuda: $(VENV)/installed-cuda
 	PLAIT_TEST_CUDA=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cuda -n 2 --dist worksteal tests/cuda
 
+# In an environment of its own. torch first, and as new as it may be; pip then leaves it alone.
+LOWEST := $(VENV)-lowest
+test-lowest: $(LOWEST)/installed
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest tests/kernels/test_activations.py tests/layers/test_stack.py \
+	tests/training/test_checkpoint.py tests/data/test_series.py tests/data/test_images.py tests/tasks/test_pictures.py \
+	tests/cli/test_cli.py tests/test_lowest.py
+
+$(LOWEST)/installed: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet 'torch<=2.13.0'
+	$(LOWEST)/bin/python -m pip install --quiet --editable . pytest hypothesis $$($(PYTHON) tests/lowest.py)
+	touch $@
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
@@ -46,4 +60,4 @@ $(VENV)/installed-cuda: $(VENV)/installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis

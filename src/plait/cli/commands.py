@@ -13,7 +13,7 @@ HELP = "Recurrent networks inside PyTorch: layers to drop in, engines to choose 
 HOW: dict[str, Any] = {"no_args_is_help": True, "pretty_exceptions_enable": False, "add_completion": False}
 app = typer.Typer(help=HELP, **HOW)
 train_app = typer.Typer(help="Train a network, and write a run folder.", **HOW)
-bench_app = typer.Typer(help="Measure, and print what was measured.", **HOW)
+bench_app = typer.Typer(help="Measure, and print what was measured. Minutes in --help are of two idle cores.", **HOW)
 app.add_typer(train_app, name="train")
 app.add_typer(bench_app, name="bench")
 

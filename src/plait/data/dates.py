@@ -56,10 +56,15 @@ def may_change(at: datetime) -> bool:
 
 def moments(labels: Sequence[str]) -> list[datetime | None]:
     """Of each label, if nearly all are dates of one kind; else none."""
-    for found in ([moment(label) for label in labels], by_day(labels)):
+    for kind in (by_year, by_day):
+        found = kind(labels)
         if 0 < sum(at is not None for at in found) >= NEARLY_ALL * len(labels):
             return found
     return [None] * len(labels)
+
+
+def by_year(labels: Sequence[str]) -> list[datetime | None]:
+    return [moment(label) for label in labels]
 
 
 def moment(label: str) -> datetime | None:

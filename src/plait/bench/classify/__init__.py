@@ -14,5 +14,5 @@ class Options(options.Options):
     layers: int = sized(2, 1, "Layers.")
     batch: int = option(100, "Sequences in a step.")
     dropout: float = option(0.0, "Dropout between layers, and before the last one.")
-    quick: bool = options.quick("A small network: about a minute, not about 3.")
+    quick: bool = options.quick("A small network: under a minute.")
     repeats: int = options.repeats(7)

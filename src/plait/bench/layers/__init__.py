@@ -10,6 +10,6 @@ class Options(options.Options):
     random: int | None = option(None, "Measure this many random shapes, and print the worst.", "N")
     engine: str = options.engine()
     input_gradient: bool = option(False, "The gradient of the input, too.")
-    quick: bool = options.quick("Four of the shapes: 1 to 2 minutes, not about 8.")
+    quick: bool = options.quick("Four of the shapes: about a minute, not about 8.")
     malloc: str = option("default", "default, or tuned: glibc is told to keep its memory.")
     repeats: int = options.repeats(9)
