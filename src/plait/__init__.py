@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         restore,
     )
     from .solvers import Multigrid, Serial, Shooting, compare, fading_memory
+    from .trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ HOMES = {  # name -> the module that has it
     **dict.fromkeys(("Multigrid", "Serial", "Shooting", "compare", "fading_memory"), "solvers"),
     "check_cell": "ladder.rungs",
     "release": "kernels.pool",
+    "Trainer": "trainer",
 }
 MODULES = ("cells", "data", "engines", "ranks", "solvers")
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "RNNCell",
     "Serial",
     "Shooting",
+    "Trainer",
     "accelerate",
     "cells",
     "check_cell",

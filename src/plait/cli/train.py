@@ -1,27 +1,22 @@
 """What `plait train` does, and prints."""
 
+import contextlib
 import os
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import torch
-
-from .. import cells, engines, tasks
+from .. import tasks
 from ..errors import PlaitError, between, counted
-from ..kernels.emit.target import Form
-from ..kernels.launch import costs
-from ..kernels.launch.schedule import DEFAULT
 from ..ranks.shape import Shape
 from ..ranks.time import check_cuts
 from ..ranks.world import find
 from ..solvers import parse
 from ..tasks.base import NamedTask, check_share
-from ..training import signals
-from ..training.loop import Outcome, train
-from ..training.reporter import reporter
+from ..tasks.results import write_results
+from ..tasks.runs import mesh_of
+from ..trainer import Trainer
+from ..training.loop import Outcome
 from ..training.run import Run, resume_command
-from ..training.settings import set_threads
 from .output import Output
-from .runs import open_run
 
 
 class TrainArguments(NamedTuple):
@@ -74,50 +69,19 @@ def train_task(asked: TrainArguments) -> int:
     return train_alone(asked, output)
 
 
-def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
-    found = config.get("parallel")
-    try:
-        return Shape.parse(found["mesh"]) if found else None
-    except (KeyError, TypeError, AttributeError, PlaitError):
-        raise PlaitError(
-            f"{path}/config.json has a mesh that makes no sense ({found!r:.40}): restore it from a copy."
-        ) from None
-
-
 def train_alone(asked: TrainArguments, output: Output) -> int:
-    name, options = asked.task, asked.options
     if asked.resume is None:
-        cls = tasks.get(name)
-        settings = cls.kind(**options)
-        used = set_threads(asked.threads)
-        task = cls.read(settings)
-        config = {"settings": task.settings.as_dict(), "threads": used, **costs_of(task)}
-        run: Run = Run.create(asked.out, name, config, task.files())
+        out: str | Literal[True] = True if asked.out is None else asked.out
+        trainer = Trainer(asked.task, out=out, threads=asked.threads, progress=False, **asked.options)
     else:
-        changes = changes_of(asked)
-        ranks = mesh_of(Run.open(asked.resume).config(name), asked.resume)
-        if ranks is not None:  # one process may have the threads of all ranks
-            changes.pop("threads", None)
-        run, task = open_run(asked.resume, name, changes)
-        if ranks is not None:
-            used = set_threads(asked.threads or min(os.cpu_count() or 1, torch.get_num_threads() * ranks.size))
-            with run.locked():
-                run.write_config({**run.config(), "threads": used, "parallel": None})
-        signals.resume_command = resume_command(name, run.path)
-    describe(task, output)
-    watcher = reporter(output.console, task.unit, task.shown)
-    outcome = train(task, task.settings, run, watcher, resume=asked.resume is not None)
-    finish(run, task, outcome, task.evaluate(), output)
-    return 130 if outcome.interrupted else 0
-
-
-def costs_of(task: NamedTask) -> dict[str, Any]:
-    """What a run of the fused engine keeps: costs decide the order of some sums."""
-    s = task.settings
-    if engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu")) != "fused":
-        return {}
-    form = Form(cells.get(s.cell), 1, DEFAULT.target(False))
-    return {"costs": costs.of_this_process(form)._asdict()}
+        trainer = Trainer.resume(asked.resume, progress=False, **changes_of(asked))
+    trainer.console = output.console
+    with contextlib.suppress(KeyboardInterrupt):  # the exit code tells
+        trainer.fit()
+    assert isinstance(trainer.task, NamedTask)
+    assert trainer.outcome is not None
+    finish(trainer.run, trainer.task, trainer.outcome, trainer.evaluate(), output)
+    return 130 if trainer.interrupted else 0
 
 
 def changes_of(asked: TrainArguments) -> dict[str, Any]:
@@ -125,24 +89,9 @@ def changes_of(asked: TrainArguments) -> dict[str, Any]:
     return changes | {name: v for name, v in (("out", asked.out), ("threads", asked.threads)) if v is not None}
 
 
-def describe(task: NamedTask, output: Output) -> None:
-    s, parameters = task.settings, sum(p.numel() for p in task.model.parameters())
-    engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
-    chosen = f"{engine} (auto)" if s.engine == "auto" else engine
-    *data, model = task.about()
-    for line in [*data, f"{model}, {parameters:,} parameters"]:
-        output.line(line)
-    solver = "" if s.solver == "serial" else f", solver {s.solver}"
-    output.line(f"engine {chosen}, {counted(torch.get_num_threads(), 'thread')}{solver}")
-
-
 def finish(run: Run, task: NamedTask, outcome: Outcome, metrics: dict[str, Any], output: Output) -> None:
     progress = outcome.progress
-    pictures = task.pictures(metrics, progress.history)
-    for name, content in pictures.items():
-        run.write(name, content)
-    history = {"epochs": progress.history, "test": metrics}
-    run.write_json("history.json", history)
+    pictures, history = write_results(run, task, progress.history, metrics)
     if outcome.interrupted:
         output.line(f"stopped in epoch {progress.epoch + 1} of {task.settings.epochs}")
     else:

@@ -14,7 +14,6 @@ import torch
 
 from .. import __version__, tasks
 from ..errors import PlaitError, counted
-from ..kernels.launch import costs
 from ..ranks.collectives import all_gather_json, all_ranks, broadcast_bytes
 from ..ranks.crew import MeshCrew, announced, network_of
 from ..ranks.cut import Cut
@@ -26,7 +25,10 @@ from ..ranks.mesh import Mesh
 from ..ranks.shape import Shape
 from ..ranks.world import World
 from ..tasks.base import NamedTask
+from ..tasks.results import described
+from ..tasks.runs import mesh_of, open_run
 from ..training import signals
+from ..training.conditions import Conditions, costs_of
 from ..training.loop import train
 from ..training.reporter import Reporter, reporter
 from ..training.run import Run, resume_command
@@ -34,8 +36,7 @@ from ..training.settings import set_threads
 from ..training.task import Task
 from ..training.tensors import dumps, loads
 from .output import Output
-from .runs import open_run
-from .train import TrainArguments, changes_of, costs_of, describe, finish, mesh_of
+from .train import TrainArguments, changes_of, finish
 
 PLANNED = 2  # batches that the stages of a pipeline are balanced with
 SENT = Path("what the first rank has sent")
@@ -112,8 +113,8 @@ class Worker:
         if self.is_first:
             self.describe(task, crew, mesh, cut)
             if run is None:
-                config = {"settings": task.settings.as_dict(), "threads": self.threads, "parallel": parallel}
-                config |= costs_of(task)
+                conditions = Conditions(self.threads, costs_of(task.model)).as_dict()
+                config = {"settings": task.settings.as_dict(), **conditions, "parallel": parallel}
                 run = Run.create(asked.out, asked.task, config, task.files())
             elif run.config().get("parallel") != parallel:
                 with run.locked():
@@ -190,9 +191,9 @@ class Worker:
             cls = tasks.get(a.task)
             received = Received({name: t.numpy().tobytes() for name, t in files.items()})
             task = cls.reopen(cls.kind(**meta["settings"]), received, training=True)
-        self.threads = set_threads(meta["threads"])  # of the run, if it goes on
-        if "costs" in meta:
-            costs.use(meta["costs"])  # of the run, or of the first rank
+        conditions = Conditions.stored(meta)  # of the run, or of the first rank
+        conditions.use()
+        self.threads = conditions.threads
         cut = None if meta["cut"] is None else Cut.of(meta["cut"])
         if found is None:
             return task, None, meta["resumed"], meta["mesh"], cut
@@ -209,6 +210,7 @@ class Worker:
             task = cls.read(cls.kind(**a.options))
         else:
             run, task = open_run(resume, a.task, changes)
+            Conditions.stored(run.config()).use()
             signals.resume_command = resume_command(a.task, run.path)
             mesh, cut = stored_mesh(run, mesh, self.group.world.size)
         files = {
@@ -216,8 +218,7 @@ class Worker:
         }
         meta = {
             "settings": task.settings.as_dict(),
-            "threads": torch.get_num_threads(),
-            **costs_of(task),
+            **Conditions.here(task.model).as_dict(),
             "resumed": run is not None,
             "mesh": mesh,
             "cut": cut,
@@ -235,7 +236,8 @@ class Worker:
         return found[-1:] if is_dense else found[-PLANNED:]  # streams are all alike
 
     def describe(self, task: NamedTask, crew: MeshCrew, mesh: Mesh, cut: Cut | None) -> None:
-        describe(task, self.output)
+        for line in described(task):
+            self.output.line(line)
         shape, hosts = mesh.shape, len(set(self.group.hosts))
         size = f"{shape.size} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
         lines = [f"{size}: {shape}"]

@@ -3,25 +3,23 @@
 import csv
 import io
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..data import series
 from ..data.text import UNK
-from ..errors import PlaitError, between
+from ..errors import between
 from ..tasks.base import NamedTask
-from ..tasks.classify import Classify, read_source
-from ..tasks.forecast import Forecast
+from ..tasks.classify import Classify
+from ..tasks.forecast import MOST_STEPS, Forecast
 from ..tasks.language import Language
 from ..tasks.pictures import check_picture, forecast_picture
+from ..tasks.runs import trained
 from ..tasks.scores import percent
 from ..training.files import check_target, write_whole
 from ..training.settings import set_threads
 from .output import Output
-from .runs import trained
 
 
 def evaluate(path: str, output: Output, threads: int | None) -> None:
@@ -35,12 +33,10 @@ def evaluate(path: str, output: Output, threads: int | None) -> None:
 
 def forecast(path: str, steps: int, data: str | None, picture: str | None, output: Output, threads: int | None) -> None:
     set_threads(threads)
-    between("steps", steps, 1, 100_000)
+    between("steps", steps, 1, MOST_STEPS)
     target = check_picture(picture) if picture is not None else Path(path) / "future.png"
     _, task = trained(path, Forecast)
-    source = task.data if data is None else series.read(data, task.settings.column, task.settings.missing)
-    if task.scale.log and not (source.values > 0).all():
-        raise PlaitError(f"{source.name} has values that are not positive, and the run learned logarithms: train anew.")
+    source = task.source(data)
     ahead = task.ahead(source.values, steps)
     labels = source.labels_ahead(steps)
     lines = [(f"{task.settings.cell}, the next {steps}", ahead, "tab:blue -")]
@@ -74,8 +70,7 @@ def classify(
         check_target(target, f"--out {out}")
     _, task = trained(path, Classify)
     classes = task.data.classes
-    task.settings = replace(task.settings, **changes)
-    found, probabilities = task.probabilities(read_source(task.settings, data, alone=True, labelled=False))
+    found, probabilities = task.read_and_judge(data, changes)
     best = probabilities.argmax(1)
     rows = [
         [name, classes[k], percent(p[k])] for name, k, p in zip(found.names, best.tolist(), probabilities, strict=True)

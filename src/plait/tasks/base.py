@@ -22,21 +22,12 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
-class NamedTask(Task):
-    name: ClassVar[str]  # plait train NAME
+class Usable(Task):
+    """What plait.Trainer needs to know of what it trains."""
+
+    name: ClassVar[str]  # of its folder: runs/NAME-1
     unit: ClassVar[str]  # what the loss is the mean of: samples, tokens
-    settings: Any  # of the kind below
-    kind: ClassVar[type[TrainSettings]]
-
-    @classmethod
-    @abstractmethod
-    def read(cls, settings: Any) -> Self:
-        """With the data that the settings name."""
-
-    @classmethod
-    @abstractmethod
-    def reopen(cls, settings: Any, run: Run, *, training: bool = False) -> Self:
-        """With the run's own copy of the data."""
+    settings: Any
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
@@ -51,6 +42,29 @@ class NamedTask(Task):
         """How good it is on data that it was not trained on."""
 
     @abstractmethod
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """What the trained network says of new data."""
+
+    def shown(self, loss: float) -> str:
+        return f"loss {loss:.4g}"
+
+
+class NamedTask(Usable):
+    """plait train NAME"""
+
+    kind: ClassVar[type[TrainSettings]]  # of its settings
+
+    @classmethod
+    @abstractmethod
+    def read(cls, settings: Any) -> Self:
+        """With the data that the settings name."""
+
+    @classmethod
+    @abstractmethod
+    def reopen(cls, settings: Any, run: Run, *, training: bool = False) -> Self:
+        """With the run's own copy of the data."""
+
+    @abstractmethod
     def table(self, metrics: dict[str, Any]) -> Table:
         """What `evaluate` found."""
 
@@ -62,8 +76,8 @@ class NamedTask(Task):
     def afterwards(self, folder: Path) -> tuple[str, str]:
         """What to do with a trained network: a word, and a command."""
 
-    def shown(self, loss: float) -> str:
-        return f"loss {loss:.4g}"
+    def predict(self, *args: Any, **options: Any) -> Any:
+        raise PlaitError(f"task '{self.name}' has nothing to predict with: expected evaluate().")
 
 
 class SampleTask(NamedTask):

@@ -105,13 +105,28 @@ class Classify(SampleTask):
         return {} if self.accuracy is None else {"accuracy": self.accuracy}
 
     # --- how good it is
-    def probabilities(self, source: Source) -> tuple[Sequences, NDArray[np.float64]]:
+    def probabilities(self, source: Source, missing: str | None = None) -> tuple[Sequences, NDArray[np.float64]]:
         """Of new sequences, by class: (n, C)"""
-        found = self.data.new(source, self.settings.missing)
+        found = self.data.new(source, missing or self.settings.missing)
         logits = predict(self.model, found)
         if not logits.isfinite().all():
             raise PlaitError("the network gives numbers that are not finite: train again with a lower --lr.")
         return found, logits.double().softmax(1).numpy()
+
+    def read_and_judge(self, path: str, changes: dict[str, Any]) -> tuple[Sequences, NDArray[np.float64]]:
+        """New sequences of a file, and their probabilities. changes: settings that are other ones for these data"""
+        settings = replace(self.settings, **changes)
+        source = read_source(settings, path, alone=True, labelled=False)
+        return self.probabilities(source, settings.missing)
+
+    def predict(self, data: str, **changes: Any) -> list[dict[str, Any]]:
+        """Of each sequence of a file its name, its class and all probabilities."""
+        found, probabilities = self.read_and_judge(data, changes)
+        best, classes = probabilities.argmax(1).tolist(), self.data.classes
+        return [
+            {"name": name, "class": classes[k], "probabilities": p}
+            for name, k, p in zip(found.names, best, probabilities.tolist(), strict=True)
+        ]
 
     def evaluate(self) -> dict[str, Any]:
         result: dict[str, Any] = {}

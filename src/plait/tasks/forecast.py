@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..data import series
 from ..data.sampler import Sampler
 from ..data.series import SeasonalScale, Series, Values
-from ..errors import PlaitError, counted
+from ..errors import PlaitError, between, counted
 from ..layers import layer, packed
 from ..solvers import parse
 from ..training.run import Run
@@ -19,6 +19,8 @@ from .base import SampleTask, Table
 from .memory import at_once, build_model
 from .pictures import forecast_picture
 from .settings import ForecastSettings
+
+MOST_STEPS = 100_000  # that are forecast at once
 
 
 class Forecaster(nn.Module):
@@ -152,6 +154,21 @@ class Forecast(SampleTask):
         changes = self.scale.apply(values[-needed:])
         x = torch.from_numpy(changes).float().unsqueeze(0)  # (1, window)
         return self.scale.extend(values, self.forecasts(x, steps)[0].double().numpy())
+
+    def source(self, data: str | None) -> Series:
+        """What is forecast from: the run's own data, or this file."""
+        source = self.data if data is None else series.read(data, self.settings.column, self.settings.missing)
+        if self.scale.log and not (source.values > 0).all():
+            raise PlaitError(
+                f"{source.name} has values that are not positive, and the run learned logarithms: train anew."
+            )
+        return source
+
+    def predict(self, steps: int | None = None, data: str | None = None) -> Values:
+        """The next values. steps: a horizon, if not given. data: a file to forecast from, in place of the run's own"""
+        steps = self.settings.horizon if steps is None else steps
+        between("steps", steps, 1, MOST_STEPS)
+        return self.ahead(self.source(data).values, steps)
 
     def evaluate(self) -> dict[str, Any]:
         """The test part, a horizon at a time from true values."""

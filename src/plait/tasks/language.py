@@ -206,6 +206,11 @@ class Language(NamedTask):
         words = prompt.split() if self.settings.level == "word" else list(prompt)
         return [w for w in dict.fromkeys(words) if w not in self.vocabulary.index]
 
+    def predict(
+        self, prompt: str = "", *, length: int = 100, temperature: float = 0.8, top: int = 0, seed: int = 0
+    ) -> str:
+        return self.generate(prompt, length=length, temperature=temperature, top=top, seed=seed)
+
     @torch.no_grad()
     def generate(self, prompt: str, *, length: int, temperature: float, top: int, seed: int) -> str:
         """The prompt, and what might follow. UNK is never drawn."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import solvers
 from ..errors import PlaitError
+from . import randomness
 from .crew import Crew
 from .run import Run
 from .task import Task
@@ -69,20 +69,22 @@ class State:
         carried = self.task.carried() if self.carried is None else self.carried
         tensors |= {f"carried.{k}": v for k, v in carried.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
-        tensors |= {"random.cpu": torch.get_rng_state()}
-        tensors |= {f"random.cuda:{k}": state for k, state in enumerate(cuda_states())}
+        tensors |= {f"random.{device}": state for device, state in randomness.device_states().items()}
         tensors |= {f"random.{rank}": state for rank, state in self.random.items()}
         learnt = {f"0.{k}": t for k, t in solvers.state(self.task.model).items()} | self.solvers
         tensors |= {f"solver.{k}": t for k, t in learnt.items()}
         optimizer = self.optimizer.state_dict()
         for index, values in optimizer["state"].items():
-            tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if isinstance(v, Tensor)}
+            if any(not isinstance(v, Tensor) and v is not None for v in values.values()):
+                name = type(self.optimizer).__name__
+                raise PlaitError(f"optimizer {name} keeps more than tensors: a checkpoint cannot hold it; use another.")
+            tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if v is not None}
         meta = {
             "belongs_to": self.belongs_to,
             "progress": vars(self.progress),
             "groups": optimizer["param_groups"],
             "schedule": self.schedule.state_dict(),
-            "random": [random.getstate(), numpy_state()],
+            "random": [random.getstate(), randomness.numpy_state()],
         }
         run.write_tensors("state.safetensors", tensors, meta)
         run.write_json("history.json", {"epochs": self.progress.history})
@@ -112,7 +114,7 @@ class State:
             self.progress = Progress.read(meta["progress"], len(self.task.sampler))
             states = with_prefix(tensors, "random.")
             self.random = {name: t for name, t in states.items() if "@" in name}
-            restore_random(states, *meta["random"])
+            randomness.restore(states, *meta["random"])
         except PlaitError:
             raise
         except (KeyError, TypeError, ValueError) as e:
@@ -121,15 +123,18 @@ class State:
             ) from None
 
     def load_optimizer(self, tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> None:
-        parameters, names = list(self.task.model.parameters()), OPTIMIZER_STATE[type(self.optimizer).__name__]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        names = OPTIMIZER_STATE.get(type(self.optimizer).__name__)  # None: of the user's own, not known
+        if names and self.optimizer.defaults.get("amsgrad"):
+            names = names | {"max_exp_avg_sq"}
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             index, name = key.split(".", 1)
             state.setdefault(int(index), {})[name] = value
         for k, found in state.items():
-            if not 0 <= k < len(parameters) or found.keys() != names:
+            if not 0 <= k < len(parameters) or (names is not None and found.keys() != names):
                 raise ValueError(f"its optimizer has {', '.join(found)} for parameter {k}")
-            for t in found.values():
+            for t in found.values() if names is not None else ():
                 like = parameters[k]
                 if not (t.shape == like.shape and t.dtype == like.dtype if t.dim() else t.is_floating_point()):
                     raise ValueError(f"the optimizer's numbers for parameter {k} have another shape")
@@ -141,6 +146,11 @@ class State:
             if wrong:
                 raise ValueError(f"its optimizer has {wrong[0]} {group[wrong[0]]!r:.40}")
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        loaded = self.optimizer.state_dict()["state"]
+        for k, found in state.items():
+            for name, t in found.items():  # torch casts to the dtype of the parameter
+                if loaded[k][name].dtype != t.dtype or not torch.equal(loaded[k][name].cpu(), t):
+                    raise ValueError(f"its optimizer does not take back {name} of parameter {k} as it was")
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # it has stepped, in the process before
 
     def load_schedule(self, found: dict[str, Any]) -> None:
@@ -161,26 +171,3 @@ def alike(found: Any, own: Any) -> bool:
     if type(own) in (int, float):
         return type(found) in (int, float) and found == found and (type(own) is float or type(found) is int)
     return bool(found == own)
-
-
-def cuda_states() -> list[Tensor]:
-    return list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
-
-
-def numpy_state() -> dict[str, Any]:
-    state: dict[str, Any] = dict(np.random.get_state(legacy=False))
-    return {**state, "state": {**state["state"], "key": state["state"]["key"].tolist()}}
-
-
-def restore_random(devices: dict[str, Tensor], python: list[Any], numpy: dict[str, Any]) -> None:
-    version, numbers, gauss = python
-    try:
-        random.setstate((version, tuple(numbers), gauss))
-        numpy["state"]["key"] = np.array(numpy["state"]["key"], dtype=np.uint32)
-        np.random.set_state(numpy)
-        torch.set_rng_state(devices["cpu"])
-        for k, _ in enumerate(cuda_states()):
-            if f"cuda:{k}" in devices:
-                torch.cuda.set_rng_state(devices[f"cuda:{k}"], k)
-    except (OverflowError, RuntimeError) as e:  # numbers out of their range, or too few of them
-        raise ValueError(f"its random state cannot be used: {e}") from None

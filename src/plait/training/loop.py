@@ -35,14 +35,18 @@ def train(
     *,
     resume: bool = False,
     crew: Crew | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Outcome:
-    """Leaves in task.model the weights of the best epoch."""
+    """Leaves in task.model the weights of the best epoch. optimizer: in place of the one that the settings name"""
     crew = crew or Alone()
     if resume and run is None and crew.is_first:
         raise ValueError("resume needs the run to go on with.")
-    optimizer = settings.make_optimizer(task.model)
+    named = optimizer is None
+    optimizer = optimizer or settings.make_optimizer(task.model)
     state = State(task, optimizer, settings.make_schedule(optimizer), Progress())
     state.belongs_to = {"digest": task.digest, **settings.fixed()}
+    if not named:
+        state.belongs_to["optimizer"] = type(optimizer).__name__
     with Interrupt() as interrupt, run.locked() if run else nullcontext():
         loop = Loop(task, settings, run, reporter or Reporter(), state, interrupt, crew)
         if resume:
@@ -85,7 +89,7 @@ class Loop:
 
     def say_where(self) -> None:
         progress, settings, say = self.state.progress, self.settings, self.reporter.say
-        if self.run:
+        if self.run and self.run.is_folder:
             say(f"run {self.run.path}")
         if self.done:
             say(f"nothing is left to do: {' '.join(self.why_done())}")
@@ -229,12 +233,17 @@ def keep_choices(run: Run) -> None:
     Python may have no config.json.
     """
     chosen = cuda_choice.CHOICES
-    if chosen and (run.folder / "config.json").is_file() and (config := run.config()).get("engines") != chosen:
+    if (
+        chosen
+        and run.is_folder
+        and (run.folder / "config.json").is_file()
+        and (config := run.config()).get("engines") != chosen
+    ):
         run.write_config({**config, "engines": dict(chosen)})
 
 
 def take_choices(run: Run) -> None:
-    found = run.config().get("engines", {}) if (run.folder / "config.json").is_file() else {}
+    found = run.config().get("engines", {}) if run.is_folder and (run.folder / "config.json").is_file() else {}
     if not isinstance(found, dict) or not all(engine in ("cuda", "torch") for engine in found.values()):
         raise PlaitError(f"config.json has engines {found!r:.60}: expected 'cuda' or 'torch' for each shape.")
     cuda_choice.CHOICES.update(found)

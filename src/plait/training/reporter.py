@@ -87,6 +87,18 @@ class Lines(Reporter):
         self.say(f"{text}  {rate:,.0f} {self.unit}/s  {left:.0f} s left")
 
 
+class Told(Reporter):
+    """Shows what another one shows, and tells a function of every epoch."""
+
+    def __init__(self, shown: Reporter, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.shown, self.tell = shown, tell
+        self.say, self.start, self.step, self.stop = shown.say, shown.start, shown.step, shown.stop  # type: ignore[method-assign]
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.shown.epoch(row)
+        self.tell(dict(row))
+
+
 def reporter(console: Console, unit: str, shown: Shown = "loss {:.4g}".format) -> Reporter:
     """`unit`: what the rate counts. `shown`: a loss in words."""
     kind = Bar if console.is_terminal and not console.is_dumb_terminal else Lines

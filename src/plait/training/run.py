@@ -134,29 +134,6 @@ class Run:
         return loads(self.path / name)
 
 
-class MemoryRun(Run):
-    """The files of a run that has no folder (yet)."""
-
-    begun = is_folder = False
-
-    def __init__(self) -> None:
-        super().__init__(Path("memory"))
-        self.files: dict[str, bytes] = {}
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        yield
-
-    def begin(self) -> None:
-        self.begun = True
-
-    def content(self, name: str) -> bytes:
-        return self.files[name]
-
-    def write(self, name: str, content: bytes) -> None:
-        self.files[name] = content
-
-
 class NewRun(Run):
     """A run that is about to begin: in a hidden folder beside its place, until `begin` gives it its name.
 

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 
 class Batches(Protocol):
     def __len__(self) -> int: ...
-    def batches(self, epoch: int, position: int = 0) -> Iterator[Tensor]: ...
+    def batches(self, epoch: int, position: int = 0) -> Iterator[Any]: ...
 
 
 class Task(ABC):

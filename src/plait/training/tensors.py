@@ -18,7 +18,12 @@ FORMAT = "plait-1"  # one entry: the order of several is not fixed
 
 
 def dumps(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
-    contiguous = {k: v.detach().contiguous() for k, v in tensors.items()}
+    contiguous, seen = {}, set[int]()
+    for name, tensor in tensors.items():
+        t = tensor.detach().contiguous()
+        place = t.untyped_storage().data_ptr()
+        contiguous[name] = t.clone() if place in seen else t  # the format has no tensors that share memory
+        seen.add(place)
     text = json.dumps(meta)
     return to_bytes(contiguous, {FORMAT: f"{checksum(contiguous, text)} {text}"})
 

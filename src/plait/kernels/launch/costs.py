@@ -7,7 +7,8 @@ calling. So they decide the order of some sums. A run keeps the numbers that it 
 import ctypes
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from timeit import repeat
 from typing import Any, NamedTuple
@@ -48,6 +49,22 @@ def use(found: Any) -> None:
     if not (is_whole and all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in found.values())):
         raise PlaitError(f"costs {found!r:.60}: expected a number above 0 for each of {', '.join(Costs._fields)}.")
     _used = Costs(**found)
+
+
+def are_used(found: Any) -> bool:
+    return _used is not None and _used._asdict() == found
+
+
+@contextmanager
+def held(found: Any) -> Iterator[None]:
+    """Within this block, the numbers of a run."""
+    global _used
+    before = _used
+    use(found)
+    try:
+        yield
+    finally:
+        _used = before
 
 
 def of_this_process(form: Form) -> Costs:

@@ -1,0 +1,69 @@
+"""Threads and costs: what the order of sums depends on, and with it the last bits of a run."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from .. import engines
+from ..kernels.emit.target import Form
+from ..kernels.launch import costs
+from ..kernels.launch.schedule import DEFAULT
+from .settings import set_threads
+
+if TYPE_CHECKING:
+    from ..engines.fused import FusedEngine
+
+
+@dataclass(frozen=True)
+class Conditions:
+    threads: int
+    costs: Mapping[str, Any] | None = None  # of the fused engine; not in runs of earlier versions
+
+    @classmethod
+    def here(cls, model: nn.Module) -> "Conditions":
+        """Those that a run with this model begins with."""
+        return cls(torch.get_num_threads(), costs_of(model))
+
+    @classmethod
+    def stored(cls, config: Mapping[str, Any]) -> "Conditions":
+        return cls(config["threads"], config.get("costs"))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"threads": self.threads} | ({} if self.costs is None else {"costs": dict(self.costs)})
+
+    def use(self) -> None:
+        """From now on, in this process."""
+        set_threads(self.threads)
+        if self.costs is not None:
+            costs.use(self.costs)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within this block. Plans remember the costs that they were made with."""
+        before = torch.get_num_threads()
+        is_other = self.costs is not None and not costs.are_used(self.costs)
+        plans = cast("FusedEngine", engines.get("fused")).plans if is_other else {}
+        set_threads(self.threads)
+        try:
+            with costs.held(self.costs) if is_other else nullcontext():
+                plans.clear()
+                yield
+        finally:
+            plans.clear()
+            torch.set_num_threads(before)
+
+
+def costs_of(model: nn.Module) -> dict[str, Any] | None:
+    """None if no layer of the model runs on the fused engine."""
+    for module in model.modules():
+        cell, weight = getattr(module, "_plait_cell", None), next(module.parameters(), None)
+        if cell is None or weight is None:
+            continue
+        if engines.choose(str(module.engine), cell, weight.dtype, weight.device) == "fused":
+            form = Form(cell, 1, DEFAULT.target(weight.dtype == torch.float64))
+            return costs.of_this_process(form)._asdict()
+    return None
