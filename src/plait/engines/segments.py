@@ -1,6 +1,7 @@
 """What a plan runs, one after the other: a launch, a product by torch, a mask, a copy by torch."""
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -49,7 +50,7 @@ class Launch(Segment):
         chain = self.chain
         workspace = pool.workspace(chain.bytes)
         frame.values[WORKSPACE] = workspace.address
-        chain.run(frame.values, workspace.address)
+        chain.run(array("q", frame.values), workspace.address)
         pool.put(workspace)
 
     def __str__(self) -> str:

@@ -101,7 +101,7 @@ class Step:
         values[WORKSPACE] = workspace.address
         for number, at in self.places:
             values[number] = workspace.address + at
-        threads.run(self.chain.address, values.buffer_info()[0], workspace.address, self.chain.count)
+        self.chain.run(values, workspace.address)
         pool.put(workspace)
         return outputs
 

@@ -67,10 +67,9 @@ class Chain:
         self.rows = programs[0].key.T * programs[0].key.B  # of a dense batch
         self.alone = Estimate(sum(p.sized.seconds(1, p.sized.I) * (2 if p.back else 1) for p in programs))
 
-    def run(self, values: Sequence[int], workspace: int) -> None:
+    def run(self, values: "array[int]", workspace: int) -> None:
         """values: the bindings of the call"""
-        bindings = array("q", values)  # alive until the launch ends
-        address = bindings.buffer_info()[0]
+        address = values.buffer_info()[0]
         if self.count == 1:
             threads.run(self.address, address, workspace, 1)
             return
