@@ -107,11 +107,11 @@ class StepCell(Swappable, nn.RNNCellBase):
             block=self._plait_block,
             step=is_step,
         )
-        apply: Any = autograd.undisturbed() if "torch._dynamo" in sys.modules else autograd.apply
+        dynamo = "torch._dynamo" in sys.modules
+        apply = custom_op.apply if opaque else autograd.undisturbed() if dynamo else autograd.apply
         if is_step:
             outputs: Sequence[Tensor] = apply(call, x, tensors)
         else:  # as a layer of one step
-            apply = custom_op.apply if opaque else apply
             rows, _, *rest = apply(call, x[None], [*[s[None] for s in given], *weights])
             outputs = [rows[0], *[s[0] for s in rest]]
         if not is_batched:

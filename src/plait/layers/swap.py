@@ -27,9 +27,7 @@ def accelerate(
     portable: bool = True,
     verbose: bool = False,
 ) -> Model:
-    """Gives every torch.nn.RNN, LSTM and GRU in the model, and every cell of these, plait's forward, in place.
-
-    Returns the model.
+    """Gives every torch.nn.RNN, LSTM and GRU, and cell of these, plait's forward, in place, and returns the model.
 
     Parameters, hooks, parametrizations, flags and devices do not change. Subclasses of these layers are swapped if
     their forward calls super().forward, or if they have none: their code runs, and lands in plait. Engine and solver
