@@ -14,7 +14,7 @@ from ..layout import Layout, dense_layout
 from . import autograd, custom_op
 from .arguments import State, converted, state_of, states_of
 from .autograd import no_trace, without_autocast
-from .call import Call
+from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block
 from .swappable import Swappable
@@ -104,6 +104,7 @@ class StepCell(Swappable, nn.RNNCellBase):
             self.bias,
             states is not None,
             self.hidden_size,
+            solver=SERIAL,  # said, because dynamo cannot trace an object that is a default
             block=self._plait_block,
             step=is_step,
         )
