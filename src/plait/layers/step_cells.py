@@ -80,7 +80,7 @@ class StepCell(Swappable, nn.RNNCellBase):
         if states is not None and len(states) != len(self._plait_cell.states):
             return False
         kind, width = (weight.dtype, weight.device), (*shape, self.hidden_size)
-        if any(s.shape != width or (s.dtype, s.device) != kind for s in states or ()):
+        if any(tuple(s.shape) != width or (s.dtype, s.device) != kind for s in states or ()):
             return False
         return (input.dtype, input.device) == kind
 
