@@ -56,6 +56,7 @@ class Learner(nn.Module):
 class Copying(Learner):
     def __deepcopy__(self, memo):
         other = type(self)()
+        other.is_by_hand = True
         other.load_state_dict(self.state_dict())
         return other
 
@@ -94,11 +95,13 @@ def test_a_deep_copy_keeps_plaits_layers_where_a_module_has_a_state_of_its_own(c
         assert copied.rnn.engine == "numpy"
         assert copied.rnn is not model.rnn
         assert torch.equal(copied(x), model(x))
-    inside = copy.deepcopy(nn.Sequential(model))
+        assert hasattr(copied, "is_by_hand") == (which > 1)
+    first, inside = copy.deepcopy(model), copy.deepcopy(nn.Sequential(model))
     assert isinstance(inside[0].rnn, plait.LSTM)
     kind = type(plait.restore(model).rnn)
     assert not issubclass(kind, Swappable)
     assert type(copy.deepcopy(model).rnn) is kind
+    assert isinstance(copy.deepcopy(first).rnn, plait.LSTM)
 
 
 def test_the_class_of_a_model_is_as_before_when_all_are_restored(clients: Any) -> None:

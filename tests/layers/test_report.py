@@ -70,6 +70,9 @@ def test_a_device_without_an_engine_is_named() -> None:
     (row,) = plait.report(plait.accelerate(nn.LSTM(3, 4, device="meta")))
     assert row.engine == "torch"
     assert "meta" in row.why
+    (row,) = plait.report(plait.accelerate(nn.LSTM(3, 4, device="meta"), engine="fused"))
+    assert row.engine == "fused"
+    assert "meta" in row.why
 
 
 def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +83,9 @@ def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) 
     assert type(actor[0]) is nn.LSTM
     plait.accelerate(actor)
     (row,) = plait.report(loss)
-    assert row.engine == "fused"
+    assert row[:3] == ("actor_network.0", "LSTM", "fused")
+    loss.__dict__["others"] = [actor]
+    assert plait.report(loss) == [row]
 
 
 @pytest.mark.parametrize(

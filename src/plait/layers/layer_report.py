@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from .. import engines
+from ..errors import PlaitError
 from .swappable import Swappable, is_own
 from .twins import TWINS, NotSwapped, base_of, twin_of
 
@@ -20,7 +21,7 @@ WIDEST = 100  # columns of the table
 
 
 class Row(NamedTuple):
-    """A recurrent layer of a model. `print(row)` is for people; the fields are for programs."""
+    """A recurrent layer of a model."""
 
     name: str  # in the model, as named_modules() has it; of the model itself: ""
     kind: str  # the class
@@ -46,10 +47,11 @@ def find(model: nn.Module) -> list[Row]:
     seen = {id(module) for module in model.modules()}
     for name, hidden in hidden_modules(model, seen):
         inner = [row for k, m in hidden.named_modules() if id(m) not in seen and (row := row_of(k, m)) is not None]
+        seen.update(map(id, hidden.modules()))
         todo = f"accelerate its {name.rpartition('.')[2]} itself"
         for row in inner:
-            path = f"{name}.{row.name}".rstrip(".")
-            rows.append(row._replace(name=path, why="hidden from modules()", todo=todo) if not row.engine else row)
+            why = {} if row.engine else {"why": "hidden from modules()", "todo": todo}
+            rows.append(row._replace(name=f"{name}.{row.name}".rstrip("."), **why))
     return rows
 
 
@@ -64,7 +66,7 @@ def row_of(name: str, module: nn.Module) -> Row | None:
     if base is not None:
         taken = next((key for key in vars(module) if is_own(key)), None)
         if taken is not None:
-            return Row(name, kind, None, f"it has an attribute '{taken}', as plait's layers have", "rename it")
+            return Row(name, kind, None, f"a layer with an attribute '{taken}', as plait's have", "rename it")
         try:
             twin_of(cls)
         except NotSwapped as e:
@@ -76,14 +78,22 @@ def row_of(name: str, module: nn.Module) -> Row | None:
 
 
 def running(module: Swappable) -> tuple[str, str, str]:
-    """-> engine, why it is torch's, what to do"""
+    """-> engine, why that is torch's or cannot run, what to do"""
     weight = next(module.parameters(), None)
     dtype, device = (torch.float32, torch.device("cpu")) if weight is None else (weight.dtype, weight.device)
-    engine = engines.choose(module.engine, module._plait_cell, dtype, device)
+    try:
+        engine = engines.choose(module.engine, module._plait_cell, dtype, device)
+    except PlaitError as e:
+        return module.engine, *split(str(e))
     if module.engine == "auto" and engine == "torch":
-        why, _, todo = (engines.get("fused").why_not(module._plait_cell, dtype, device) or "").partition(": ")
-        return engine, why, todo.rstrip(".")
+        return engine, *split(engines.get("fused").why_not(module._plait_cell, dtype, device) or "")
     return engine, "", ""
+
+
+def split(sentence: str) -> tuple[str, str]:
+    """-> what was found, what to do"""
+    why, _, todo = sentence.partition(": ")
+    return why, todo.rstrip(".")
 
 
 def is_scripted_layer(module: torch.jit.ScriptModule) -> bool:
