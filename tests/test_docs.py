@@ -27,10 +27,10 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-PAGES = ("start", "train", "ragged", "classify", "time", "clients")
+RUN = ("start", "train", "ragged", "classify", "time", "clients")
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in RUN)])
 def test_python_examples_run(page: str, empty_folder: Path) -> None:
     found = blocks(page, "python")
     assert found

@@ -287,7 +287,19 @@ def test_a_factor_has_as_many_digits_as_it_needs() -> None:
 
 
 # --- --quick ----------------------------------------------------------------------------------------------------------
-LONG = {"layers", "schedule", "functions", "bucketing", "ranks", "classify", "time", "ladder", "peers", "public"}
+LONG = {
+    "busy",
+    "layers",
+    "schedule",
+    "functions",
+    "bucketing",
+    "ranks",
+    "classify",
+    "time",
+    "ladder",
+    "peers",
+    "public",
+}
 
 
 def test_what_takes_long_has_a_quick_way() -> None:

@@ -129,7 +129,7 @@ def test_an_old_device_is_refused():
 def test_a_run_keeps_its_choices(tmp_path):
     written = []
     config = lambda: written[-1] if written else {"task": "x"}  # noqa: E731
-    run = SimpleNamespace(config=config, write_config=written.append, folder=tmp_path)
+    run = SimpleNamespace(config=config, write_config=written.append, folder=tmp_path, is_folder=True)
     CHOICES["a shape"] = "cuda"
     loop.keep_choices(run)  # it has no config.json
     assert written == []

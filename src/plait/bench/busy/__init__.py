@@ -1,11 +1,11 @@
 """What does a training step take beside processes that compute all the time, on one thread and on several?"""
 
 from ..core import options
-from ..core.options import option
+from ..core.options import option, sized
 
 
 class Options(options.Options):
-    busy: str | None = option(None, "Processes that are kept busy, with commas.  (default: 0,1,2,4)", "N,N")
+    busy: str = sized("0,1,2,4", "0,2", "Processes that are kept busy meanwhile, with commas.")
     shapes: str = option("32,128,64,64,1 32,12,8,32,1", options.SHAPES)
     cells: str = options.cells("lstm,gru")
     engine: str = options.engine()

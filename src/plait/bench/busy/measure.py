@@ -63,10 +63,9 @@ def compare(case: Case, options: Options, threads: int) -> Row:
 
 def measure(options: Options) -> Report:
     threads = torch.get_num_threads()
-    busy = options.busy if options.busy is not None else "0,2" if options.quick else "0,1,2,4"
-    if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", busy):
-        raise PlaitError(f"busy '{busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
-    counts = [int(text) for text in busy.split(",")]
+    if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", options.busy):
+        raise PlaitError(f"busy '{options.busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
+    counts = [int(text) for text in options.busy.split(",")]
     engines.check_name(options.engine)
     cases = parse_shapes(options.shapes, parse_cells(options.cells))
     torch.manual_seed(options.seed)
