@@ -367,6 +367,7 @@ NASTIEST = [  # a command line, and the file or the damage that it needs
     ("forecast run --steps 1e30", "forecast whole"),
     ("forecast run --steps 2147483648", "forecast whole"),
     ("generate run --temperature 1e-300", "language whole"),
+    ("generate run --prompt 2147483648 --top -1", "language whole"),
     ("generate run --length 9223372036854775807", "language whole"),
     ("evaluate run", "forecast config b'{'"),
     ("evaluate run", "forecast hidden 9223372036854775808, sealed"),

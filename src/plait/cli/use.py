@@ -52,10 +52,9 @@ def forecast(path: str, steps: int, data: str | None, picture: str | None, outpu
 def generate(path: str, prompt: str, output: Output, threads: int | None, seed: int, **options: Any) -> None:
     set_threads(threads)
     _, task = trained(path, Language)
-    unknown = task.unknown(prompt)
-    if unknown:
-        print(f"plait: not in the vocabulary, read as {UNK}: {' '.join(unknown)}", file=sys.stderr)
     text = task.generate(prompt, seed=seed, **options)
+    if unknown := task.unknown(prompt):
+        print(f"plait: not in the vocabulary, read as {UNK}: {' '.join(unknown)}", file=sys.stderr)
     output.text(text)
     output.result({"prompt": prompt, "text": text})
 

@@ -16,9 +16,9 @@ CHANGE_MONTHS = (3, 4, 5, 9, 10, 11)  # in which summer time ends, south and nor
 CHANGE_HOURS = (23, 0, 1, 2, 3)
 
 
-def check_order(name: str, numbers: Sequence[int], labels: Sequence[str]) -> None:
-    """Refuses dates that do not exist, are not in order, or are there twice."""
-    every = list(zip(numbers, labels, moments(labels), strict=True))
+def check_order(name: str, numbers: Sequence[int], labels: Sequence[str], dates: Sequence[datetime | None]) -> None:
+    """Refuses dates that do not exist, are not in order, or are there twice. dates: as `moments` reads the labels"""
+    every = list(zip(numbers, labels, dates, strict=True))
     known = [(k, label, at) for k, label, at in every if at]
     if not known:
         return

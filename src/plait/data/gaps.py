@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from ..errors import PlaitError
-from .dates import MOMENT, is_local, may_change, moments, month_after
+from .dates import MOMENT, is_local, may_change, month_after
 
 UNITS = {60: "minutes", 3600: "hours", 86400: "days", 604800: "weeks"}  # by seconds
 CYCLES = 3  # weeks, days or years that must have been seen before "never on Sundays" is believed
@@ -33,9 +33,9 @@ class Gaps:
         return f"{len(self.dates):,} of {self.rows + len(self.dates):,} {self.unit} {verb} no row"
 
 
-def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str]) -> Gaps:
-    """There are none if the dates are not regular. numbers: of the rows, in the file"""
-    known = [(k, at) for k, at in enumerate(moments(labels)) if at]
+def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str], dates: Sequence[datetime | None]) -> Gaps:
+    """There are none if the dates are not regular. numbers: of the rows, in the file; dates: of the labels"""
+    known = [(k, at) for k, at in enumerate(dates) if at]
     by_month = is_by_month([at for _, at in known])
     pairs = [(j, a, k, b, distance(a, b, by_month)) for (j, a), (k, b) in pairwise(known)]
     steps = Counter(apart for j, _, k, _, apart in pairs if k == j + 1)
@@ -43,7 +43,7 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str]) -> Gaps:
     found = Gaps([], len(labels), unit_of(step, by_month))
     if step <= 0 or 2 * count <= steps.total() or any(apart % step for *_, apart in pairs):
         return found
-    dates: list[tuple[int, datetime]] = []
+    absent: list[tuple[int, datetime]] = []
     for j, before, k, after, apart in pairs:
         missing = apart // step - (k - j)  # a row whose label is no date has one of them
         if missing > MOST * len(labels) + 100:
@@ -52,8 +52,8 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str]) -> Gaps:
                 f"{numbers[j]}: correct it, or take the row away."
             )
         if missing > 0 and not clocks_go_forward(labels[j], before, after, missing * step):
-            dates += [(k, later(before, step * (i + k - j), by_month)) for i in range(missing)]
-    return among_usual(dates, [at for _, at in known], found, by_month, step)
+            absent += [(k, later(before, step * (i + k - j), by_month)) for i in range(missing)]
+    return among_usual(absent, [at for _, at in known], found, by_month, step)
 
 
 def distance(a: datetime, b: datetime, by_month: bool) -> int:

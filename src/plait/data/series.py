@@ -73,13 +73,13 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
         raise unknown("--missing", missing, ("error", "interpolate"))
     header, rows, decimal = read_table(text, name, EXPECTED)
     index = column_index(name, header, rows, column, decimal)
-    label, notes = label_column(rows, index), ""
+    (label, dates), notes = label_column(rows, index), ""
     if label is None:
         labels = [str(k + 1) for k in range(len(rows))]
     else:
-        check_one_series(name, header, rows, index, label)
-        check_order(name, [k for k, _ in rows], [row[label] for _, row in rows])
-        rows, notes = without_gaps(name, rows, label, missing)
+        check_one_series(name, header, rows, index, label, dates)
+        check_order(name, [k for k, _ in rows], [row[label] for _, row in rows], dates)
+        rows, notes = without_gaps(name, rows, label, dates, missing)
         labels = [row[label] for _, row in rows]
     values = column_values(name, header, rows, index, missing, decimal)
     found = [number(row[index], decimal) for _, row in rows]
