@@ -17,6 +17,7 @@ from driver_world import zipped
 from plait import PlaitError
 from plait.data import files, series, tables, text
 from plait.data.series import SeasonalScale
+from plait.errors import counted
 
 
 def write(folder: Path, text: str | bytes, name: str = "data.csv") -> str:
@@ -399,6 +400,9 @@ def test_dates_with_gaps_and_labels_that_are_no_dates_are_fine(tmp_path: Path, l
     assert list(data.labels) == labels
 
 
+MARCH, LAST_SUNDAY = date(2023, 3, 1), date(2023, 3, 26)  # summer time begins on that day, in many places
+
+
 def days(count: int, begin: date = date(2023, 1, 1)) -> list[date]:
     return [begin + timedelta(days=k) for k in range(count)]
 
@@ -439,7 +443,7 @@ def test_days_without_a_row_are_counted_and_filled_if_that_is_asked_for(tmp_path
     data = series.read(path, missing="interpolate")
     assert data.values.tolist() == list(range(730))
     assert list(data.labels) == [str(d) for d in every]
-    assert data.notes == " (20 of them interpolated)"
+    assert data.notes == " (20 values interpolated)"
 
 
 @pytest.mark.parametrize(
@@ -454,6 +458,8 @@ def test_days_without_a_row_are_counted_and_filled_if_that_is_asked_for(tmp_path
             "1 of 192 hours",
         ),
         ([d for k, d in enumerate(days(400)[::7]) if k not in (5, 6)], "2 of 58 weeks"),
+        ([f"{d}T06:00Z" for d in days(30) if d.day != 7], "1 of 30 days"),
+        ([f"{d}T00:00+0{1 + (d > LAST_SUNDAY)}:00" for d in days(60, MARCH) if d.day not in (5, 6)], "4 of 60 days"),
         ([d for d in days(60) if d.weekday() < 5 and not 10 <= d.day < 20], "14 of 43 days"),
     ],
 )
@@ -462,7 +468,7 @@ def test_gaps_in_regular_dates_are_noticed(tmp_path: Path, labels: list[object],
         series.read(write(tmp_path, table(labels)))
     data = series.read(write(tmp_path, table(labels)), missing="interpolate")
     assert len(data.values) == int(gaps.split()[2])
-    assert data.notes == f" ({gaps.split()[0]} of them interpolated)"
+    assert data.notes == f" ({counted(int(gaps.split()[0]), 'value')} interpolated)"
     assert len({len(label) for label in data.labels}) == 1  # those that were put in are written as the others
 
 

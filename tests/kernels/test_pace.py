@@ -14,6 +14,7 @@ from processes import python
 
 needs_threads = pytest.mark.skipif(threads.why_alone() is not None, reason="torch's OpenMP threads were not found")
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="os.sched_setaffinity is not there")
+needs_two_cpus = pytest.mark.skipif(system.cpus() < 2, reason="there is no second CPU for this process")
 
 
 class Clock:
@@ -90,6 +91,7 @@ def test_what_one_thread_takes_is_learnt_for_each_row(monkeypatch) -> None:
 def test_slow_teams_lead_to_one_thread_and_the_same_bits(monkeypatch) -> None:
     """The launches of a team are made slow. After the first of them the others have one thread each."""
     monkeypatch.setattr(choices, "WORTH_A_TEAM", 0)
+    monkeypatch.setattr(system, "cpus", lambda: 2)
     monkeypatch.setattr("plait.kernels.launch.program.pace", Pace())
     counts, run, before = [], threads.run, torch.get_num_threads()
 
@@ -119,6 +121,7 @@ def test_slow_teams_lead_to_one_thread_and_the_same_bits(monkeypatch) -> None:
 
 @needs_threads
 @needs_affinity
+@needs_two_cpus
 def test_no_more_threads_than_the_affinity_allows() -> None:
     """torch still says two."""
     output, _ = python("""
@@ -136,5 +139,4 @@ pace.checked = pace.until = 0.0
 layer(x)
 print(counts, torch.get_num_threads())
 """)
-    expected = 2 if len(os.sched_getaffinity(0)) > 1 else 1
-    assert output.split() == [f"[{expected},", "1]", "2"]
+    assert output.split() == ["[2,", "1]", "2"]

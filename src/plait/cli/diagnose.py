@@ -35,7 +35,7 @@ def list_engines(output: Output) -> None:
     output.line(f"{'threads':<{width}}  {f'of {runtime.path}, as torch' if runtime else why_alone()}")
     count = system.cpus()
     if count < torch.get_num_threads():
-        output.line(f"{'CPUs':<{width}}  {count} for this process (affinity, control group): fused has as many threads")
+        output.line(f"{'CPUs':<{width}}  {count} for this process (affinity, control group): fused uses no more")
     cpu = host()
     why = f"as {FORCED} says" if cpu.forced else "the widest"
     has = ", ".join(map(str, cpu.widths))

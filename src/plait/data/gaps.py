@@ -1,5 +1,6 @@
 """Regular dates: what the step from row to row is, and which dates have no row."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,8 +58,12 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str], dates: S
 
 
 def distance(a: datetime, b: datetime, by_month: bool) -> int:
-    """In months, or in seconds."""
-    return (b.year - a.year) * 12 + b.month - a.month if by_month else int((b - a).total_seconds())
+    """In months, or in seconds. A day is a day, also if the clocks change in it."""
+    if by_month:
+        return (b.year - a.year) * 12 + b.month - a.month
+    if a.time() == b.time() and a.date() < b.date():
+        return (b.date() - a.date()).days * 86400
+    return int((b - a).total_seconds())
 
 
 def is_by_month(dates: Sequence[datetime]) -> bool:
@@ -109,6 +114,7 @@ def label_of(at: datetime, like: str) -> str:
     if not MOMENT.fullmatch(like):
         return at.date().isoformat() if ":" not in like else at.isoformat(" ", "minutes")[:16]
     if not is_local(like) and len(like) > 10:
-        return at.isoformat(like[10])
+        text = at.isoformat(like[10], "seconds" if re.search(r":\d\d:\d", like) else "minutes")
+        return text.removesuffix("+00:00") + "Z" if like.endswith("Z") else text
     text = at.replace(tzinfo=None).isoformat(like[10:11] or "T")[: len(like)]
     return text[:10].replace("-", like[4]) + text[10:]

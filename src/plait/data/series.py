@@ -84,7 +84,7 @@ def parse(text: str, name: str, column: str | None, missing: str) -> Series:
     values = column_values(name, header, rows, index, missing, decimal)
     found = [number(row[index], decimal) for _, row in rows]
     if filled := sum(value is None or not math.isfinite(value) for value in found):
-        notes = f" ({filled:,} of them interpolated)"
+        notes = f" ({counted(filled, 'value')} interpolated)"
     return Series(name, values, labels, header[index], notes)
 
 

@@ -28,8 +28,10 @@ LEAST, QUICK = 0.7, 0.3  # seconds of a measurement: far more than the time for 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """They end with this process, too: each reads from a pipe that then closes."""
-    found = [subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) for _ in range(count)]
+    found: list[subprocess.Popen[bytes]] = []
     try:
+        for _ in range(count):
+            found.append(subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE))
         yield
     finally:
         for process in found:
@@ -50,8 +52,10 @@ def compare(case: Case, options: Options, threads: int) -> Row:
     """The best of the others is what a user could have had."""
     pair = contenders(case, options.engine).items()
     steps = {f"{name} {n}": on(n, step) for name, step in pair for n in (1, threads)}
-    seconds = take_turns(steps, options.repeats, least=QUICK if options.quick else LEAST)
-    torch.set_num_threads(threads)
+    try:
+        seconds = take_turns(steps, options.repeats, least=QUICK if options.quick else LEAST)
+    finally:
+        torch.set_num_threads(threads)
     ours = f"plait {threads}"
     best = min(seconds.median(name) for name in steps if name != ours)
     row: Row = {"cell": case.cell, "shape": case.shape, **seconds.ms(), "of best": seconds.median(ours) / best}

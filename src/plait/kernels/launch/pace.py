@@ -10,10 +10,10 @@ from time import perf_counter
 
 from ... import system
 
-CREDIT = 0.02  # seconds that a team may lose after it has gained as much: a short disturbance changes nothing
-LOSS = 1e-3  # seconds that it may lose otherwise,
-TRIED = 0.02  # and as much of the pause before: one launch that was disturbed says little
-AMORTISED = 10  # times what was lost, for which one thread works then
+# A team pauses when it has lost more seconds against one thread than LOSS + TRIED * the pause before: one launch that
+# was disturbed says little. What it has gained since then counts against that, up to CREDIT.
+LOSS, TRIED, CREDIT = 1e-3, 0.02, 0.02
+AMORTISED = 10  # times what was lost: how long a pause is, at the least
 LONGEST = 2.0  # seconds: a pause after a try that failed is twice as long as the one before, up to this
 CHECKED = 1.0  # seconds from one look at the CPUs of this process to the next
 SLOWEST = 4  # times as long as its multiplications take at the full rate: no launch takes longer on one thread
@@ -33,7 +33,7 @@ class Pace:
     """Of all launches of this process."""
 
     def __init__(self) -> None:
-        self.balance = 0.0  # seconds that teams have lost since the last pause; negative: gained
+        self.debt = 0.0  # seconds that teams have lost since the last pause; negative: gained
         self.until = 0.0  # the end of the last pause
         self.pause = 0.0  # how long it was
         self.cpus, self.checked = 1, -CHECKED
@@ -52,13 +52,13 @@ class Pace:
         if threads == 1:
             estimate.seconds += WEIGHT * (seconds - alone) / rows
             return
-        self.balance = max(-CREDIT, self.balance + seconds - alone)
+        self.debt = max(-CREDIT, self.debt + seconds - alone)
         estimate.seconds = min(estimate.seconds, threads * seconds / rows)
-        if self.balance > LOSS + TRIED * self.pause:
+        if self.debt > LOSS + TRIED * self.pause:
             now = perf_counter()
             is_soon = now - self.until < self.pause
-            self.pause = min(LONGEST, max(AMORTISED * self.balance, 2 * self.pause if is_soon else 0.0))
-            self.until, self.balance = now + self.pause, 0.0
+            self.pause = min(LONGEST, max(AMORTISED * self.debt, 2 * self.pause if is_soon else 0.0))
+            self.until, self.debt = now + self.pause, 0.0
 
 
 pace = Pace()

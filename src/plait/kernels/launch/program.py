@@ -73,8 +73,8 @@ class Chain:
         if self.count == 1:
             threads.run(self.address, address, workspace, 1)
             return
+        count = pace.threads(self.count, perf_counter())
         start = perf_counter()
-        count = pace.threads(self.count, start)
         is_team = threads.run(self.address, address, workspace, count)
         pace.took(self.alone, self.rows or values[N], count if is_team else 1, perf_counter() - start)
 

@@ -23,9 +23,8 @@ def _(record, _context):
 
 SPINS = 20000  # turns of a waiting loop before the thread sleeps, or yields: a fraction of a millisecond
 BETWEEN = 511  # turns from then on before it yields again: each time is a call of the system
-FUTEX = 202 if IS_X86 else 98  # Linux: the number of that call of the system,
-SLEEP, WAKE = 128, 129  # of what it does, within this process,
-EVERYONE = 2**31 - 1  # and for whom
+FUTEX = 202 if IS_X86 else 98  # the number of Linux's system call, on x86 and on AArch64
+FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, INT_MAX = 128, 129, 2**31 - 1
 
 
 def compiled(arguments: int, result: Any = types.void) -> Any:
@@ -132,7 +131,7 @@ def wait(launch, address, index, count):
             pause()
         elif system:
             add(launch, Launch.ASLEEP, 1)
-            call5(system, FUTEX, address + index * 8, SLEEP, value, 0)  # returns at once if it has changed
+            call5(system, FUTEX, address + index * 8, FUTEX_WAIT_PRIVATE, value, 0)  # returns at once if it has changed
             add(launch, Launch.ASLEEP, -1)
         elif spins & BETWEEN:
             pause()
@@ -148,7 +147,7 @@ def count_up(launch, address, index):
     """
     ticket(address, index)
     if look(launch, Launch.ASLEEP):
-        call5(get(launch, Launch.SYSCALL), FUTEX, address + index * 8, WAKE, EVERYONE, 0)
+        call5(get(launch, Launch.SYSCALL), FUTEX, address + index * 8, FUTEX_WAKE_PRIVATE, INT_MAX, 0)
 
 
 @compiled(4)
