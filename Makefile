@@ -3,11 +3,14 @@
 # make test-slow  the long ones
 # make test-cuda  the CUDA kernels, without a device: in the simulator, and compiled for three architectures
 # make test-lowest  kernels, layers, files, pictures and commands with the lowest versions that pyproject.toml allows
+# make test-clients  programs of five other packages, plain and accelerated, each package in an environment of its own
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-cuda test-lowest clean
+CLIENTS := pytorch-forecasting sb3-contrib torchrl neuralforecast stanza
+
+.PHONY: train test test-slow test-cuda test-lowest test-clients clean
 
 train: $(VENV)/installed
 	$(BIN)/plait train forecast
@@ -43,6 +46,17 @@ $(LOWEST)/installed: pyproject.toml
 	$(LOWEST)/bin/python -m pip install --quiet --editable . pytest hypothesis $$($(PYTHON) tests/lowest.py)
 	touch $@
 
+# Minutes on a quiet machine, and some GB of disk. What is measured goes to docs/clients.md by hand.
+test-clients: $(VENV)/installed $(CLIENTS:%=$(VENV)-clients/%/installed)
+	$(BIN)/python tests/clients/run.py --environments $(VENV)-clients --json $(VENV)-clients/clients.json
+
+# torch first, so that no client brings another one. A client that cannot be had has no stamp, and is named in the report.
+$(VENV)-clients/%/installed: tests/clients/versions.txt pyproject.toml
+	rm -f $@
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint $< torch && \
+	$(@D)/bin/python -m pip install --quiet --constraint $< --editable . $* && touch $@ || true
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
@@ -60,4 +74,4 @@ $(VENV)/installed-cuda: $(VENV)/installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) $(VENV)-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis
