@@ -12,7 +12,7 @@ from ... import system
 
 # A team pauses when it has lost more seconds against one thread than LOSS + TRIED * the pause before: one launch that
 # was disturbed says little. What it has gained since then counts against that, up to CREDIT.
-LOSS, TRIED, CREDIT = 1e-3, 0.02, 0.02
+LOSS, TRIED, CREDIT = 1e-3, 0.01, 0.02
 AMORTISED = 10  # times what was lost: how long a pause is, at the least
 LONGEST = 2.0  # seconds: a pause after a try that failed is twice as long as the one before, up to this
 CHECKED = 1.0  # seconds from one look at the CPUs of this process to the next
@@ -34,6 +34,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.debt = 0.0  # seconds that teams have lost since the last pause; negative: gained
+        self.worked = 0.0  # seconds of all launches of teams since then
         self.until = 0.0  # the end of the last pause
         self.pause = 0.0  # how long it was
         self.cpus, self.checked = 1, -CHECKED
@@ -52,13 +53,13 @@ class Pace:
         if threads == 1:
             estimate.seconds += WEIGHT * (seconds - alone) / rows
             return
+        self.worked += seconds
         self.debt = max(-CREDIT, self.debt + seconds - alone)
         estimate.seconds = min(estimate.seconds, threads * seconds / rows)
         if self.debt > LOSS + TRIED * self.pause:
-            now = perf_counter()
-            is_soon = now - self.until < self.pause
-            self.pause = min(LONGEST, max(AMORTISED * self.debt, 2 * self.pause if is_soon else 0.0))
-            self.until, self.debt = now + self.pause, 0.0
+            doubled = 2 * self.pause if self.worked < self.pause else 0.0
+            self.pause = min(LONGEST, max(AMORTISED * self.debt, doubled))
+            self.until, self.debt, self.worked = perf_counter() + self.pause, 0.0, 0.0
 
 
 pace = Pace()
