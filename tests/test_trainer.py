@@ -16,6 +16,7 @@ from torch.utils import data
 import plait
 from plait import PlaitError, Trainer
 from plait.data import Sampler
+from plait.errors import PlaitWarning
 from plait.kernels.launch import costs
 from plait.training.run import Run
 from processes import check_same_bits, killed, names, start, weights
@@ -161,6 +162,57 @@ def test_load_predict_and_evaluate(plait) -> None:
     Trainer.resume("mine", epochs=4, progress=False).fit()
     Trainer("forecast", **{**QUICK, "epochs": 4}, out="whole").fit()
     check_same_bits("whole", "mine")
+
+
+def test_a_network_is_asked_once_it_is_trained(empty_folder: Path) -> None:
+    untrained = r"there is no trained network: call fit\(\) first"
+    for ask in (Trainer.evaluate, Trainer.predict):
+        with pytest.raises(PlaitError, match=untrained):
+            ask(Trainer("forecast", **QUICK))
+    trainer = Trainer("forecast", **QUICK, out="run")
+    history = trainer.fit()
+    trainer.save()
+    expected = trainer.predict(steps=3).tolist()
+    for _ in range(2):  # then without the weights, which `fit` does not need
+        resumed = Trainer.resume("run", progress=False)
+        if Path("run/model.safetensors").exists():
+            assert resumed.predict(steps=3).tolist() == expected
+            assert resumed.evaluate() == trainer.evaluate()
+            assert resumed.history == Trainer.load("run").history == history
+            Path("run/model.safetensors").unlink()
+        else:
+            with pytest.raises(PlaitError, match=r"run/model.safetensors does not exist"):
+                resumed.predict(steps=3)
+            with pytest.warns(PlaitWarning, match="model.safetensors is missing"):
+                resumed.fit()
+            assert resumed.predict(steps=3).tolist() == expected
+
+
+def test_a_run_without_a_finished_epoch_is_not_asked(empty_folder: Path) -> None:
+    def fails(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a bug")
+
+    trainer = own(loss=fails, out="run")
+    with pytest.raises(RuntimeError, match="a bug"):
+        trainer.fit()
+    with pytest.raises(PlaitError, match="there is no trained network"):
+        trainer.predict(numbers()[0])
+    resumed = again("run")
+    assert resumed.history == []
+    with pytest.raises(PlaitError, match=r"run has no finished epoch yet: call fit\(\) first"):
+        resumed.predict(numbers()[0])
+
+
+def test_a_run_that_was_asked_goes_on_to_the_bit(empty_folder: Path) -> None:
+    own("a generator", out="whole").fit()
+    with pytest.raises(KeyboardInterrupt):
+        own("a generator", out="parts", on_epoch=stop_in(2)).fit()
+    trainer = again("parts", "a generator")
+    x, _ = numbers()
+    assert torch.equal(trainer.predict(x), Trainer.load("parts", Net()).predict(x))
+    trainer.evaluate()
+    trainer.fit()
+    check_same_bits("whole", "parts")
 
 
 def test_other_tasks_predict(empty_folder: Path) -> None:

@@ -20,6 +20,7 @@ from .tasks.results import described, write_results
 from .tasks.runs import OWN, keep_changes, mesh_of, open_run, stored_settings, trained
 from .training import signals
 from .training.conditions import Conditions
+from .training.copies import history_of
 from .training.loop import Outcome, keep_choices, train
 from .training.memory_run import MemoryRun
 from .training.randomness import Stream, seed_all
@@ -30,6 +31,7 @@ from .training.tensors import load_weights
 
 Row = dict[str, Any]  # an epoch of the history
 Place = str | Path | Literal[True] | None
+UNTRAINED = "there is no trained network: call fit() first."
 RESUMED = ("threads", "out")  # may be given again, if they are the same
 
 
@@ -87,6 +89,7 @@ class Trainer:
         self.on_epoch, self.stream = on_epoch, Stream()
         self.metrics: dict[str, Any] | None = None
         self.optimizer: Optimizer | None = None
+        self.why_not: str | None = UNTRAINED  # why nothing can be asked of the network
 
     def _make(self, what: object, options: dict[str, Any]) -> tuple[Usable, dict[str, Any]]:
         """-> the task, and what else config.json says of it"""
@@ -113,8 +116,9 @@ class Trainer:
         on_epoch: Callable[[Row], None] | None = None,
         **options: Any,
     ) -> Self:
-        """A run that `fit` goes on with, to the bit as if it had never stopped. options: what may change on the way
-        (epochs, patience, save_every). A model of one's own is given again, with its data, loss and optimizer.
+        """A run that `fit` goes on with, to the bit as if it had never stopped; until then the network has the weights
+        of its best epoch. options: what may change on the way (epochs, patience, save_every). A model of one's own is
+        given again, with its data, loss and optimizer.
         """
         self, changes = cls.__new__(cls), dict(options)
         self._prepare(progress, on_epoch)
@@ -141,7 +145,18 @@ class Trainer:
                 run.write_config(self.config)
         self.conditions = Conditions.stored(self.config)
         signals.resume_command = resume_command(self.config["task"], run.path)
+        self._take_weights()
         return self
+
+    def _take_weights(self) -> None:
+        """Those of the best epoch, to be used before `fit` goes on, which does without them and mends them."""
+        path = self.run.path / "model.safetensors"
+        try:
+            load_weights(self.model, self.run.read_tensors(path.name)[0], path)
+            finished = history_of(self.run)
+            self.why_not = None if finished else f"{self.run.path} has no finished epoch yet: call fit() first."
+        except PlaitError as e:
+            self.why_not = str(e)
 
     def _own_again(self, run: Run, config: dict[str, Any], model: nn.Module | None, options: dict[str, Any]) -> Own:
         if model is None:
@@ -171,7 +186,7 @@ class Trainer:
             with self.stream.used():
                 run, self.task = trained(os.fspath(path), NamedTask)  # type: ignore[type-abstract]
         self.run = run
-        self.is_loaded = True
+        self.is_loaded, self.why_not = True, None
         return self
 
     # --- what it knows
@@ -186,7 +201,9 @@ class Trainer:
     @property
     def history(self) -> list[Row]:
         """A row for each epoch: epoch, loss, validation, lr, seconds, rate."""
-        return [] if self.outcome is None else self.outcome.progress.history
+        if self.outcome is not None:
+            return self.outcome.progress.history
+        return history_of(self.run) if self.run.begun else []
 
     @property
     def interrupted(self) -> bool:
@@ -211,8 +228,9 @@ class Trainer:
             for line in described(self.task):
                 watcher.say(line)
             options: dict[str, Any] = {"resume": self.run.begun, "optimizer": self.optimizer}
-            self.metrics, self.outcome = None, None
+            self.metrics, self.outcome, self.why_not = None, None, UNTRAINED
             self.outcome = train(self.task, self.settings, self.run, watcher, **options)
+            self.why_not = None
         if self.outcome.interrupted:
             where = f"'{self.path}'" if self.path else "fit() of this trainer"
             raise KeyboardInterrupt(
@@ -222,6 +240,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, Any]:
         """How good it is on data that it was not trained on."""
+        self._check_trained()
         if self.metrics is None:
             with self._conditions():
                 self.metrics = self.task.evaluate()
@@ -231,6 +250,7 @@ class Trainer:
         """forecast: the next values, predict(steps=12). language: a text, predict(prompt="the"). classify: the classes
         of new sequences, predict("new.csv"). A model of one's own: its output, predict(x).
         """
+        self._check_trained()
         with self._conditions():
             return self.task.predict(*args, **options)
 
@@ -265,6 +285,10 @@ class Trainer:
     def _new_run(self, out: Place) -> Run:
         place = None if out is True or out is None else os.fspath(out)
         return Run.create(place, self.task.name, self.config, self.task.files())
+
+    def _check_trained(self) -> None:
+        if self.why_not is not None:
+            raise PlaitError(self.why_not)
 
     def _check_exact(self) -> None:
         if isinstance(self.task, Own):

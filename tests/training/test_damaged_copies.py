@@ -112,7 +112,7 @@ DAMAGE = [
     (HISTORY, truncated, "is truncated or damaged"),
     (HISTORY, empty, "is truncated or damaged"),
     (HISTORY, text("[]"), "is truncated or damaged"),
-    (HISTORY, text('{"epochs": {}}'), "has other epochs than state.safetensors"),
+    (HISTORY, text('{"epochs": {}}'), "is truncated or damaged"),
     (HISTORY, text("[" * 100_000), "is truncated or damaged"),
     (HISTORY, other_epochs, "has other epochs than state.safetensors"),
     (HISTORY, a_folder, "is a directory"),

@@ -52,14 +52,23 @@ def wrong_weights(run: Run, expected: Mapping[str, Tensor]) -> str | None:
 
 def wrong_history(run: Run, expected: Sequence[dict[str, Any]]) -> str | None:
     try:
-        found = json.loads(run.content("history.json"))["epochs"]
+        found = history_of(run)
     except PlaitError as e:
         return finding(e, run.path / "history.json")
+    return None if found == list(expected[: len(found)]) else "has other epochs than state.safetensors"
+
+
+def history_of(run: Run) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(run.content("history.json"))["epochs"]
+        if isinstance(found, list):
+            return found
+    except PlaitError:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "is truncated or damaged"
-    if not isinstance(found, list) or found != list(expected[: len(found)]):
-        return "has other epochs than state.safetensors"
-    return None
+        pass
+    path = run.path / "history.json"
+    raise PlaitError(f"{path} is truncated or damaged: restore it from a copy, or train again.")
 
 
 def finding(error: PlaitError, path: Path) -> str:
