@@ -46,7 +46,7 @@ def test_every_file_that_training_writes_is_known(plait, empty_folder: Path) -> 
 def test_the_json_is_no_file_of_a_run(refused, run, command: str, name: str) -> None:
     said = refused(*command.split(), "--json", f"good/{name}")
     assert said.startswith(f"plait: --json good/{name} is a file of the run ")
-    assert said.endswith(", and would replace it: give another name.\n")
+    assert said.endswith(", and would be replaced: give another name.\n")
     assert files() == run
 
 
@@ -108,9 +108,43 @@ def test_every_path_that_is_written(refused, run, command: str) -> None:
         Path(f"lost/{name}").write_bytes(run[name])
     Path("cell.py").write_text("kept")
     Path("table.csv").write_text("kept")
-    assert ", and would replace it: give another name.\n" in refused(*command.split())
+    assert ", and would be replaced: give another name.\n" in refused(*command.split())
     assert files() == run
     assert Path("table.csv").read_text() == Path("cell.py").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("train language --data d --json d/ptb.train.txt", "--json d/ptb.train.txt is in d, which the command reads"),
+        ("train language --data link --json d/new.json", "--json d/new.json is in link, which the command reads"),
+        ("train language --data d --json d/deep/new.json", "--json d/deep/new.json is in d, which the command reads"),
+        ("bench ragged --data d --json d/new.json", "--json d/new.json is in d, which the command reads"),
+        ("train language --data p.zip/in --json p.zip", "--json p.zip is a file that the command reads"),
+        ("train classify --data d --splits s --json s/new.json", "--json s/new.json is in s, which the command reads"),
+        ("forecast good --json x.png --picture x.png", "--picture x.png and --json x.png are the same file"),
+        ("forecast good --json x.png --picture ./y.png", "--picture ./y.png and --json x.png are the same file"),
+        ("forecast good --json good/future.png", "--picture good/future.png and --json good/future.png are the same"),
+        ("train forecast --json x.png --out x.png", "--json x.png and --out x.png are the same file"),
+        ("engines --json good/history.json.damaged-2", "damaged-2 is a file of the run"),
+    ],
+)
+def test_what_is_read_and_what_is_written_are_apart(refused, run, command: str, sentence: str) -> None:
+    for path in ("d/deep", "s"):
+        Path(path).mkdir(parents=True)
+    Path("link").symlink_to("d")
+    Path("y.png").symlink_to("x.png")
+    kept = [Path("d/ptb.train.txt"), Path("p.zip"), Path("good/history.json.damaged-2")]
+    for path in kept:
+        path.write_text("kept")
+    assert sentence in refused(*command.split())
+    assert [path.read_text() for path in kept] == ["kept"] * 3
+    assert not Path("x.png").exists()
+
+
+def test_a_run_may_be_made_beside_its_data(plait, empty_folder: Path) -> None:
+    Path("book.txt").write_text(BOOK)
+    assert plait("train", "language", "--data", ".", *SMALL, "--out", "run", "--json", "/dev/null")[0] == 0
 
 
 def test_the_picture_of_the_future_is_not_written_through_a_link(refused, run) -> None:

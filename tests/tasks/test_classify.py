@@ -374,7 +374,7 @@ def test_the_sequences_are_not_overwritten(plait) -> None:
     before = Path("waves.npz").read_bytes()
     code, out, err = plait("classify", "run", "waves.npz", "--out", "waves.npz")
     assert (code, out) == (2, "")
-    assert err == "plait: --out waves.npz is a file that the command reads, and would replace it: give another name.\n"
+    assert err == "plait: --out waves.npz is a file that the command reads, and would be replaced: give another name.\n"
     assert Path("waves.npz").read_bytes() == before
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..training.run import SAVED, Run
 ALWAYS = {"config.json", *SAVED}
 DATA = {"images.safetensors", "sequences.safetensors", "series.csv", "tokens.safetensors", "vocabulary.json"}
 PICTURES = {"confusion.png", "curves.png", "forecast.png", "perplexity.png", "turns.png"}
-OF_A_RUN = ALWAYS | DATA | PICTURES  # all that `plait train` writes into the folder of a run
+OF_A_RUN = ALWAYS | DATA | PICTURES  # all that `plait train` writes into the folder of a run, but for damaged copies
 
 
 class Pipe(Console):
@@ -31,7 +32,7 @@ class Output:
     def __init__(
         self, json_file: str | None, reads: Iterable[str | None] = (), makes: str | None = None, **others: str | None
     ) -> None:
-        """reads: files, and the folder of a run. makes: the folder of a run. others: what else is written, by option"""
+        """reads: files, and folders. makes: the folder of a run. others: what else is written, by option"""
         self.json_file = json_file
         self.console = Pipe(quiet=json_file == "-", highlight=False, markup=False, emoji=False, soft_wrap=True)
         if json_file is not None and json_file != "-":
@@ -40,9 +41,10 @@ class Output:
         if makes is not None:
             others["out"] = makes
         inputs = [Path(path) for path in reads if path]
-        for option, path in others.items():
-            if path:
-                check_output(Path(path), f"--{option} {path}", inputs, Path(makes) if makes else None)
+        written = {f"--{option} {path}": Path(path) for option, path in others.items() if path}
+        for name, target in written.items():
+            check_output(target, name, inputs, Path(makes) if makes else None)
+        check_different(written)
 
     @classmethod
     def silent(cls) -> "Output":
@@ -78,13 +80,29 @@ class Output:
 
 
 def check_output(path: Path, name: str, inputs: Sequence[Path], made: Path | None) -> None:
-    """Refuses a file of a run and a file that is read, whatever the link or the spelling. name: the user's"""
+    """Refuses a file of a run and what is read, whatever the link or the spelling. name: the user's"""
     target = Path(os.path.realpath(path))
     for folder in (target.parent, *inputs, *([made] if made else [])):
-        if (folder == made or is_run(folder)) and any(same_file(target, folder / file) for file in OF_A_RUN):
-            raise PlaitError(f"{name} is a file of the run {folder}, and would replace it: give another name.")
-    if any(same_file(target, file) and not is_run(file) for file in inputs):
-        raise PlaitError(f"{name} is a file that the command reads, and would replace it: give another name.")
+        if (folder == made or is_run(folder)) and any(same_file(target, file) for file in files_of(folder)):
+            raise PlaitError(f"{name} is a file of the run {folder}, and would be replaced: give another name.")
+    for file in inputs:
+        if any(same_file(target, p) for p in (file, *file.parents) if p.is_file()):  # or the zip that it is in
+            raise PlaitError(f"{name} is a file that the command reads, and would be replaced: give another name.")
+        if path != made and file.is_dir() and not is_run(file) and Path(os.path.realpath(file)) in target.parents:
+            raise PlaitError(f"{name} is in {file}, which the command reads: give a name outside of it.")
+
+
+def check_different(written: dict[str, Path]) -> None:
+    """written: by the user's words for it. Devices and pipes take both."""
+    for (name, path), (other, second) in combinations(written.items(), 2):
+        if same_file(Path(os.path.realpath(path)), second) and (path.is_file() or not path.exists()):
+            raise PlaitError(f"{name} and {other} are the same file: give another name for one of them.")
+
+
+def files_of(run: Path) -> Iterator[Path]:
+    """All that `plait train` has written there, or would write."""
+    yield from (run / name for name in OF_A_RUN)
+    yield from run.glob("*.damaged*")  # kept by training/copies.py
 
 
 def is_run(folder: Path) -> bool:

@@ -18,6 +18,8 @@ from ..training.loop import Outcome
 from ..training.run import Run, resume_command
 from .output import Output
 
+READ = ("data", "test_data", "features", "splits")  # options that name files and folders
+
 
 class TrainArguments(NamedTuple):
     task: str
@@ -32,8 +34,8 @@ class TrainArguments(NamedTuple):
     json: str | None
 
     def output(self) -> Output:
-        reads = (self.resume, self.options.get("data"), self.options.get("test_data"))
-        return Output(self.json, reads, makes=self.out)
+        found = [self.options.get(name) for name in READ]
+        return Output(self.json, [self.resume, *(path for path in found if isinstance(path, str))], makes=self.out)
 
 
 def train_task(asked: TrainArguments) -> int:
