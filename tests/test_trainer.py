@@ -350,6 +350,25 @@ def test_an_optimizer_of_ones_own(name: str, empty_folder: Path) -> None:
     check_same_bits("whole", "parts")
 
 
+def test_an_optimizer_that_keeps_more_than_tensors_is_refused_after_its_first_step(empty_folder: Path) -> None:
+    class Counting(torch.optim.SGD):
+        steps = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["age"] = self.steps
+            return super().step(closure)
+
+    for out in (None, "run"):
+        model = Net()
+        optimizer = Counting(model.parameters(), lr=0.01)
+        trainer = Trainer(model, data=numbers(), loss=mse, batch=6, optimizer=optimizer, out=out, progress=False)
+        with pytest.raises(PlaitError, match="optimizer Counting keeps 'age', of type int, and a checkpoint holds"):
+            trainer.fit()
+        assert optimizer.steps == 1
+
+
 def test_a_model_that_returns_its_loss(empty_folder: Path) -> None:
     class Whole(nn.Module):
         def __init__(self) -> None:

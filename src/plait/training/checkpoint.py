@@ -73,11 +73,9 @@ class State:
         tensors |= {f"random.{rank}": state for rank, state in self.random.items()}
         learnt = {f"0.{k}": t for k, t in solvers.state(self.task.model).items()} | self.solvers
         tensors |= {f"solver.{k}": t for k, t in learnt.items()}
+        self.check_optimizer()
         optimizer = self.optimizer.state_dict()
         for index, values in optimizer["state"].items():
-            if any(not isinstance(v, Tensor) and v is not None for v in values.values()):
-                name = type(self.optimizer).__name__
-                raise PlaitError(f"optimizer {name} keeps more than tensors: a checkpoint cannot hold it; use another.")
             tensors |= {f"optimizer.{index}.{k}": v for k, v in values.items() if v is not None}
         meta = {
             "belongs_to": self.belongs_to,
@@ -89,6 +87,17 @@ class State:
         run.write_tensors("state.safetensors", tensors, meta)
         run.write_json("history.json", {"epochs": self.progress.history})
         run.write_tensors("model.safetensors", self.best or dict(weights), {})
+
+    def check_optimizer(self) -> None:
+        """What it keeps is known once it has stepped."""
+        for values in self.optimizer.state_dict()["state"].values():
+            for key, value in values.items():
+                if not isinstance(value, Tensor) and value is not None:
+                    name, kind = type(self.optimizer).__name__, type(value).__name__
+                    raise PlaitError(
+                        f"optimizer {name} keeps {key!r}, of type {kind}, and a checkpoint holds tensors alone: "
+                        "use another."
+                    )
 
     def load(self, run: Run | None, crew: Crew) -> None:
         path = (run.path if run else Path()) / "state.safetensors"

@@ -158,6 +158,8 @@ class Loop:
                     raise diverged("the gradient", norm, progress, self.run)
             with warming(optimizer, settings.warmup, progress.epoch * len(self.sampler) + progress.position):
                 crew.update(optimizer)
+            if self.run is not None and progress.epoch == progress.position == 0:
+                state.check_optimizer()
             progress.position += 1
             progress.loss += value * count
             progress.count += count
