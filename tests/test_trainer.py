@@ -305,6 +305,11 @@ def test_the_weights_are_those_of_the_best_epoch(empty_folder: Path) -> None:
     assert loaded.model is model
     assert torch.equal(loaded.predict(x), trainer.predict(x))
     assert not torch.equal(Net().eval()(x), trainer.predict(x))
+    for without in (loaded, own(validation=None, epochs=1)):
+        if not without.is_loaded:
+            without.fit()
+        with pytest.raises(PlaitError, match="there is nothing to evaluate on: give validation="):
+            without.evaluate()
 
 
 OWN = """
@@ -440,6 +445,14 @@ def test_a_run_goes_on_with_what_it_began_with(empty_folder: Path, refused) -> N
     assert "is a run of task 'model', not 'forecast'" in refused("train", "forecast", "--resume", "run")
 
 
+class Endless(data.IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+    def __len__(self) -> int:
+        return 20
+
+
 def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **options)
 
@@ -466,6 +479,7 @@ def test_wrong_options_get_a_sentence(empty_folder: Path) -> None:
         (model, {**given, "data": []}, "data is empty"),
         (model, {**given, "data": iter([])}, "data is of type list_iterator"),
         (model, {**given, "data": loader(), "batch": 3}, "batch 3 with a DataLoader, which has its own"),
+        (model, {**given, "data": data.DataLoader(Endless())}, "data has an IterableDataset, which cannot be read by"),
         (model, {**given, "loss": 3}, "loss is of type int: expected a function of output and target"),
         (model, {**given, "optimizer": "adamm"}, "optimizer 'adamm' is not known: did you mean 'adam'"),
         (model, {**given, "optimizer": sgd(model, lr=0.1), "lr": 0.1}, "lr 0.1 with an Optimizer, which has its own"),

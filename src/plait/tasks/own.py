@@ -110,6 +110,10 @@ class Own(Usable):
     # --- how good it is
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
+        if "valid" not in self.feeds:
+            raise PlaitError(
+                "there is nothing to evaluate on: give validation= to plait.Trainer, or to plait.Trainer.resume."
+            )
         self.model.eval()
         with packed(self.model):
             return {"validation": self.validate()}

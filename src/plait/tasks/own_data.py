@@ -101,6 +101,8 @@ class Loaded(Feed):
     """A DataLoader: an epoch that was left is drawn again from its beginning, up to where it was."""
 
     def __init__(self, loader: "data.DataLoader[Any]", name: str) -> None:
+        if isinstance(loader.dataset, data.IterableDataset):
+            raise PlaitError(f"{name} has an IterableDataset, which cannot be read by number: {EXPECTED}.")
         self.loader, self.name, self.sampler = loader, name, self
         order: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         while type(order) is data.BatchSampler:
