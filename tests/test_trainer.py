@@ -215,6 +215,19 @@ def test_a_run_that_was_asked_goes_on_to_the_bit(empty_folder: Path) -> None:
     check_same_bits("whole", "parts")
 
 
+def test_a_run_of_ranks_is_changed_by_fit_alone(empty_folder: Path, monkeypatch) -> None:
+    Trainer("forecast", **QUICK, threads=1, out="run").fit()
+    run = Run(Path("run"))
+    run.write_config({**run.config(), "threads": 2, "parallel": {"mesh": "data=2", "cut": None}})
+    before = Path("run/config.json").read_bytes()
+    monkeypatch.setattr("plait.system.cpus", lambda: 3)
+    trainer = Trainer.resume("run", progress=False)
+    assert Path("run/config.json").read_bytes() == before
+    trainer.fit()
+    config = run.config()
+    assert (config["parallel"], config["threads"]) == (None, 3)
+
+
 def test_other_tasks_predict(empty_folder: Path) -> None:
     Path("book.txt").write_text("one two three four five six seven\n" * 60)
     language = Trainer("language", data=Path("book.txt"), epochs=1, hidden=4, layers=1, progress=False)
@@ -230,8 +243,10 @@ def test_other_tasks_predict(empty_folder: Path) -> None:
 
 
 def test_the_process_is_left_as_it_was(plait, monkeypatch) -> None:
-    threads, used = torch.get_num_threads(), costs._used
+    threads = torch.get_num_threads()
     Trainer("forecast", **QUICK, threads=2, out="run").fit()
+    used = costs._used  # measured by now
+    assert used is not None
     config = Run(Path("run")).config()
     assert config["threads"] == 2
     other = {**config["costs"], "team": 1e-5 / 3}
@@ -250,7 +265,7 @@ def test_the_process_is_left_as_it_was(plait, monkeypatch) -> None:
     assert seen == [(2, True)]
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
-    assert used is None or costs._used == used
+    assert costs._used == used
 
 
 # --- models of one's own ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 from torch.optim import Optimizer
 
-from . import tasks
+from . import system, tasks
 from .errors import PlaitError, between
 from .tasks.base import NamedTask, Usable
 from .tasks.given import about_model, settings_in, split, take_optimizer
@@ -89,6 +89,7 @@ class Trainer:
         self.on_epoch, self.stream = on_epoch, Stream()
         self.metrics: dict[str, Any] | None = None
         self.optimizer: Optimizer | None = None
+        self.new_config: dict[str, Any] | None = None  # that `fit` writes, of a run that ranks have trained
         self.why_not: str | None = UNTRAINED  # why nothing can be asked of the network
 
     def _make(self, what: object, options: dict[str, Any]) -> tuple[Usable, dict[str, Any]]:
@@ -138,11 +139,10 @@ class Trainer:
                 run, self.task = open_run(os.fspath(path), None, settings_in(changes, kind, "a run", RESUMED))
         self.run, self.config = run, run.config()
         if ranks:
-            more = threads or min(os.cpu_count() or 1, config["threads"] * ranks.size)
+            more = threads or min(system.cpus(), config["threads"] * ranks.size)
             between("threads", more, 1, MOST_THREADS)
             self.config |= {"threads": more, "parallel": None}
-            with run.locked():
-                run.write_config(self.config)
+            self.new_config = self.config
         self.conditions = Conditions.stored(self.config)
         signals.resume_command = resume_command(self.config["task"], run.path)
         self._take_weights()
@@ -227,10 +227,10 @@ class Trainer:
         with self._conditions(), self.stream.used():
             for line in described(self.task):
                 watcher.say(line)
-            options: dict[str, Any] = {"resume": self.run.begun, "optimizer": self.optimizer}
+            options: dict[str, Any] = {"resume": self.run.begun, "optimizer": self.optimizer, "config": self.new_config}
             self.metrics, self.outcome, self.why_not = None, None, UNTRAINED
             self.outcome = train(self.task, self.settings, self.run, watcher, **options)
-            self.why_not = None
+            self.new_config, self.why_not = None, None
         if self.outcome.interrupted:
             where = f"'{self.path}'" if self.path else "fit() of this trainer"
             raise KeyboardInterrupt(

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import numpy
 import torch
 
-from .. import __version__, tasks
+from .. import __version__, system, tasks
 from ..errors import PlaitError, counted
 from ..ranks.collectives import all_gather_json, all_ranks, broadcast_bytes
 from ..ranks.crew import MeshCrew, announced, network_of
@@ -44,7 +43,7 @@ SENT = Path("what the first rank has sent")
 
 def start_workers(asked: TrainArguments, shape: Shape, output: Output) -> int:
     """Starts a process for each rank on this machine -> the exit code"""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = system.cpus()
     threads = asked.threads or max(1, cores // shape.size)
     if shape.size * threads <= cores:
         output.line(

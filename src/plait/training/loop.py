@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -36,8 +37,11 @@ def train(
     resume: bool = False,
     crew: Crew | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    config: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Leaves in task.model the weights of the best epoch. optimizer: in place of the one that the settings name"""
+    """Leaves in task.model the weights of the best epoch. optimizer: in place of the one that the settings name
+    config: of a run that is resumed, if it is another one from now on
+    """
     crew = crew or Alone()
     if resume and run is None and crew.is_first:
         raise ValueError("resume needs the run to go on with.")
@@ -55,6 +59,8 @@ def train(
             state.load(run, crew)
             if run and run.is_folder:
                 check_copies(run, task.model.state_dict(), state.progress.history)
+            if run and config is not None:
+                run.write_config({**run.config(), **config})
         crew.restore(state)
         if not resume:
             loop.save()
