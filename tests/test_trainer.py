@@ -1,4 +1,4 @@
-"""plait.Trainer: what the command line does, from Python; and models of one's own, which go on to the bit."""
+"""plait.Trainer: what the command line does, from Python; and models of one's own, which go on bit for bit."""
 
 import json
 import random
@@ -18,6 +18,7 @@ from plait import PlaitError, Trainer
 from plait.data import Sampler
 from plait.errors import PlaitWarning
 from plait.kernels.launch import costs
+from plait.training import signals
 from plait.training.run import Run
 from processes import check_same_bits, killed, names, start, weights
 
@@ -125,7 +126,7 @@ def test_a_run_of_the_command_line_goes_on_in_python_and_back(plait) -> None:
     trainer = Trainer.resume("parts", epochs=2, progress=False)
     assert [row["epoch"] for row in trainer.fit()] == [1, 2]
     assert plait("train", "forecast", "--resume", "parts", "--epochs", "3")[0] == 0
-    Trainer.resume(Path("parts"), epochs=4, progress=False).fit()
+    Trainer.resume(Path("parts"), epochs=4, out="./parts", progress=False).fit()
     check_same_bits("whole", "parts")
 
 
@@ -274,9 +275,12 @@ def test_a_model_of_ones_own_goes_on_to_the_bit(kind: str, empty_folder: Path) -
     """Stopped in the middle of the third epoch, and resumed with everything made anew."""
     whole = own(kind, out="whole").fit()
     stopped = own(kind, out="parts", on_epoch=stop_in(2))
-    with pytest.raises(KeyboardInterrupt, match=r"stopped in epoch 3; everything is saved: go on with .*parts"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"in epoch 3; everything is saved: go on with plait.Trainer.resume..parts"
+    ):
         stopped.fit()
     assert stopped.interrupted
+    assert signals.resume_command == ""  # no command goes on with it
     assert stopped.outcome.progress.position == 1
     torch.manual_seed(12345)
     trainer = again("parts", kind)
@@ -477,7 +481,11 @@ def test_wrong_options_get_a_sentence(empty_folder: Path) -> None:
     given: dict[str, Any] = {"data": (x, y), "loss": mse}
     for what, options, sentence in (
         ("forcast", {}, r"task 'forcast' is not known: did you mean 'forecast'\?"),
-        (3, {}, "3 is no task and no model: expected one of forecast, language, classify, rotate, or an nn.Module"),
+        (
+            3,
+            {},
+            "3 is neither a task nor a model: expected one of forecast, language, classify, rotate, or an nn.Module",
+        ),
         ("forecast", {"hiden": 3}, r"option 'hiden' is not known: did you mean 'hidden'\? Expected one of batch, "),
         ("forecast", {"hidden": 0}, "hidden 0: must be at least 1"),
         ("forecast", {"hidden": "4"}, "hidden '4': expected int"),

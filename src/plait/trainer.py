@@ -1,4 +1,4 @@
-"""plait.Trainer: trains a task, or a model of the user's own; `plait train` is this, with printing."""
+"""plait.Trainer: trains a task, or a model of the user's own; `plait train` in one process is this, with printing."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .tasks.base import NamedTask, Usable
 from .tasks.given import about_model, settings_in, split, take_optimizer
 from .tasks.own import Own
 from .tasks.results import described, write_results
-from .tasks.runs import OWN, keep_changes, mesh_of, open_run, stored_settings, trained
+from .tasks.runs import keep_changes, mesh_of, open_run, stored_settings, trained
 from .training import signals
 from .training.conditions import Conditions
 from .training.copies import history_of
@@ -25,7 +25,7 @@ from .training.loop import Outcome, keep_choices, train
 from .training.memory_run import MemoryRun
 from .training.randomness import Stream, seed_all
 from .training.reporter import Reporter, Told, reporter
-from .training.run import SAVED, Run, resume_command
+from .training.run import OWN, SAVED, Run, resume_command
 from .training.settings import MOST_THREADS, TrainSettings, set_threads
 from .training.tensors import load_weights
 
@@ -99,7 +99,7 @@ class Trainer:
             return cls.read(cls.kind(**settings_in(options, cls.kind, f"task '{what}'"))), {}
         if not isinstance(what, nn.Module):
             known = ", ".join(tasks.TASKS)
-            raise PlaitError(f"{what!r:.60} is no task and no model: expected one of {known}, or an nn.Module.")
+            raise PlaitError(f"{what!r:.60} is neither a task nor a model: expected one of {known}, or an nn.Module.")
         own, rest = split(options)
         self.optimizer = take_optimizer(rest, what)
         settings = TrainSettings(**settings_in(rest, TrainSettings, "a model of your own"))
@@ -117,7 +117,7 @@ class Trainer:
         on_epoch: Callable[[Row], None] | None = None,
         **options: Any,
     ) -> Self:
-        """A run that `fit` goes on with, to the bit as if it had never stopped; until then the network has the weights
+        """A run that `fit` goes on with, bit for bit as if it had never stopped; until then the network has the weights
         of its best epoch. options: what may change on the way (epochs, patience, save_every). A model of one's own is
         given again, with its data, loss and optimizer.
         """
@@ -232,7 +232,7 @@ class Trainer:
             self.outcome = train(self.task, self.settings, self.run, watcher, **options)
             self.new_config, self.why_not = None, None
         if self.outcome.interrupted:
-            where = f"'{self.path}'" if self.path else "fit() of this trainer"
+            where = f"plait.Trainer.resume('{self.path}')" if self.path else "fit() of this trainer"
             raise KeyboardInterrupt(
                 f"stopped in epoch {self.outcome.progress.epoch + 1}; everything is saved: go on with {where}"
             )

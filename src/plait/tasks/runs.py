@@ -1,18 +1,18 @@
 """From the folder of a run to its task, with the settings, the data and the weights that are there."""
 
 import dataclasses
+import os
 from typing import Any, TypeVar
 
 from .. import tasks
 from ..errors import PlaitError
 from ..ranks.shape import Shape
-from ..training.run import Run
+from ..training.run import OWN, Run
 from ..training.settings import TrainSettings
 from ..training.tensors import load_weights
 from .base import NamedTask
 
 AnyTask = TypeVar("AnyTask", bound=NamedTask)
-OWN = "model"  # in place of a task, for a model of the user's own
 
 
 def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None = None) -> tuple[Run, NamedTask]:
@@ -43,6 +43,8 @@ def stored_settings(
     except (TypeError, KeyError, ValueError, OverflowError) as e:
         raise PlaitError(f"{run.path}/config.json has settings that this version does not know: {e}.") from None
     run.check_unchanged(config)
+    if changes and "out" in changes and os.path.realpath(str(changes["out"])) == os.path.realpath(run.path):
+        stored["out"] = changes["out"]  # the folder that it has
     return dataclasses.replace(settings, **allowed(changes or {}, stored, settings.free(), str(run.path)))
 
 

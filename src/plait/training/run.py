@@ -24,6 +24,7 @@ from .tensors import dumps, loads
 
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # what a rename says to a name that is in use
 ATTEMPTS = 100  # at a folder, while others make and clear away theirs
+OWN = "model"  # in place of a task, for a model of the user's own
 SAVED = {"history.json", "model.safetensors", "state.safetensors"}  # beside config.json and the data
 
 
@@ -311,7 +312,8 @@ def clear_left_overs(parent: Path) -> None:
 
 
 def resume_command(task: str, path: Path) -> str:
-    return f"plait train {task} --resume {shlex.quote(str(path))}"
+    """Empty for a model of the user's own, which is trained from Python."""
+    return "" if task == OWN else f"plait train {task} --resume {shlex.quote(str(path))}"
 
 
 def as_json(value: Any) -> bytes:
