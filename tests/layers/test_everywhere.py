@@ -17,6 +17,7 @@ from torch.nn import LSTM as EARLY_LSTM
 
 import plait
 from plait import cells
+from plait.errors import PlaitWarning
 from plait.layers.swappable import Swappable
 from plait.layers.twins import TWINS
 
@@ -31,6 +32,36 @@ class Doubled(nn.LSTM):
     def forward(self, x, hx=None):
         y, state = super().forward(x, hx)
         return self.factor * y, state
+
+
+class Late(nn.LSTM):
+    """Sets an attribute that plait's layers have, after torch's constructor."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.solver = "adam"
+
+
+class LateState(nn.GRU):
+    def __setstate__(self, d) -> None:
+        super().__setstate__(d)
+        self.solver = "adam"
+
+
+class Mixin:
+    """Not derived from torch's classes, and before them."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.engine = "diesel"
+
+
+class Mixed(Mixin, nn.GRUCell):
+    pass
+
+
+class Deeper(Late):
+    """No constructor of its own."""
 
 
 class OwnLoop(nn.LSTM):
@@ -62,7 +93,7 @@ class Estimator:
 
 
 def attributes() -> list[dict[str, Any]]:
-    return [dict(vars(cls)) for cls in CLASSES]
+    return [dict(vars(cls)) for cls in (*CLASSES, Doubled, Late, LateState, Mixin, Mixed, Deeper)]
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +123,43 @@ def test_subclasses_follow_the_rule_of_accelerate() -> None:
     assert reaching.factor == 2
     assert type(own) is OwnLoop
     assert type(plait.restore(reaching)) is Doubled
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Late, "solver"), (Deeper, "solver"), (Mixed, "engine")])
+def test_an_attribute_that_a_constructor_sets_late_is_not_taken(cls: type, name: str) -> None:
+    with pytest.warns(PlaitWarning, match=f"an attribute '{name}'"):
+        plait.accelerate(cls(3, 4))
+    with plait.everywhere():
+        layer = cls(3, 4)
+        copied = copy.deepcopy(layer)
+    assert type(layer) is type(copied) is cls
+    assert getattr(layer, name) in ("adam", "diesel")
+    layer(torch.randn(5, 3))
+
+
+def test_an_attribute_that_a_state_sets_late_is_not_taken() -> None:
+    with plait.everywhere():
+        made = LateState(3, 4)
+        copied = copy.deepcopy(plait.restore(copy.deepcopy(made)))
+    assert isinstance(made, plait.GRU)
+    assert type(copied) is LateState
+    copied(torch.randn(5, 3))
+
+
+def test_classes_that_are_derived_inside() -> None:
+    with plait.everywhere():
+
+        class Inside(nn.GRU):
+            def __init__(self, late: bool) -> None:
+                super().__init__(3, 4)
+                if late:
+                    self.engine = "diesel"
+
+        found = Inside(False), Inside(True)
+    assert isinstance(found[0], plait.GRU)
+    assert type(found[1]) is Inside
+    assert type(Inside(False)) is Inside
+    assert "_plait_own" not in vars(Inside.__init__)
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, Doubled])

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, overload
 
 from torch import nn
 
 from .swap import become_plaits
-from .swappable import EVERYWHERE
+from .swappable import EVERYWHERE, Swappable
 from .twins import TWINS
 
 ABSENT = object()
 WATCHED = ("__init__", "__setstate__")  # a new layer; one that was unpickled or copied
-_before: dict[tuple[type, str], Any] = {}  # what the classes had of their own, while it is on
+MARK = "_plait_own"  # of what stands in a class while it is on: what the class had of its own
 
 
 @overload
@@ -52,26 +52,77 @@ def block() -> Iterator[None]:
 
 
 def set_up() -> None:
-    """Watches torch's classes if it is on, and gives back what they had if it is off."""
-    if EVERYWHERE.is_on and not _before:
-        for cls in dict.fromkeys(theirs.__bases__[0] for theirs in TWINS):  # nn.RNNBase, nn.RNNCellBase
-            for name in WATCHED:
-                _before[cls, name] = vars(cls).get(name, ABSENT)
-                setattr(cls, name, watched(getattr(cls, name)))
-    elif not EVERYWHERE.is_on:
-        for (cls, name), value in _before.items():
-            if value is ABSENT:
-                delattr(cls, name)
+    """Watches torch's classes and those derived from them if it is on, and gives back what they had if it is off."""
+    for root in dict.fromkeys(theirs.__bases__[0] for theirs in TWINS):  # nn.RNNBase, nn.RNNCellBase
+        if EVERYWHERE.is_on:
+            put(root, "__init_subclass__", partial(deriving, root))
+        else:
+            take_back(root, "__init_subclass__")
+        for cls in tree(root):
+            if EVERYWHERE.is_on:
+                watch(cls)
             else:
-                setattr(cls, name, value)
-        _before.clear()
+                for name in WATCHED:
+                    take_back(cls, name)
 
 
-def watched(method: Callable[..., None]) -> Callable[..., None]:
-    @wraps(method)
+def tree(cls: type) -> Iterator[type]:
+    """A class and all that are derived from it, but not plait's own."""
+    if not issubclass(cls, Swappable):
+        yield cls
+        for derived in cls.__subclasses__():
+            yield from tree(derived)
+
+
+def watch(cls: type) -> None:
+    for name in WATCHED:
+        put(cls, name, partial(watched, cls, name))
+
+
+def watched(cls: Any, name: str, own: Any) -> Callable[..., None]:
+    """That method of a class. A new object becomes plait's when the method of its own class ends: a derived class may
+    set attributes after that of its base, and they decide whether it is swapped.
+    """
+
     def run(self: nn.Module, *args: Any, **options: Any) -> None:
-        method(self, *args, **options)
-        if EVERYWHERE.is_on and become_plaits(self):  # another thread may have ended the block meanwhile
+        if own is ABSENT:
+            getattr(super(cls, self), name)(*args, **options)
+        else:
+            own(self, *args, **options)
+        # another thread may have ended the block meanwhile
+        if type(self) is cls and EVERYWHERE.is_on and become_plaits(self):
             self.__dict__["_plait_portable"] = True
 
-    return run
+    return run if own is ABSENT else wraps(own)(run)
+
+
+def deriving(root: Any, own: Any) -> Any:
+    """A class that is made while it is on is watched, too."""
+
+    def __init_subclass__(cls: Any, /, **options: Any) -> None:
+        before = super(root, cls).__init_subclass__ if own is ABSENT else own.__get__(None, cls)
+        before(**options)
+        if not issubclass(cls, Swappable):
+            with EVERYWHERE.lock:
+                if EVERYWHERE.is_on:
+                    watch(cls)
+
+    return classmethod(__init_subclass__)
+
+
+# --- methods of others' classes: the one that takes the place knows what was there
+def put(cls: type, name: str, make: Callable[[Any], Any]) -> None:
+    own = vars(cls).get(name, ABSENT)
+    if not hasattr(own, MARK):
+        made = make(own)
+        setattr(made, MARK, own)
+        setattr(cls, name, made)
+
+
+def take_back(cls: type, name: str) -> None:
+    found = vars(cls).get(name)
+    own = getattr(found, MARK, None)
+    if own is ABSENT:
+        delattr(cls, name)
+    elif own is not None:
+        setattr(cls, name, own)
