@@ -294,6 +294,43 @@ def test_meta_device_and_jit() -> None:
             torch.jit.trace(cell, (x,))
 
 
+@pytest.mark.parametrize("engine", ["auto", "torch", "fused", "numpy", "cuda", "cuda:v4"])
+@all_pairs
+def test_a_cell_off_the_cpu_says_what_the_report_says(theirs, ours, engine) -> None:
+    cell, x = ours(3, 4, device="meta", engine=engine), torch.empty(2, 3, device="meta")
+    (row,) = plait.report(cell)
+    if engine in ("auto", "torch"):
+        assert row.engine == "torch"
+        assert states_of(cell(x))[0].shape == (2, 4)
+        return
+    with pytest.raises(plait.PlaitError) as says:
+        cell(x)
+    assert str(says.value) == f"{row.why}: {row.todo}."
+    assert "layers" in row.why if "cuda" in engine else "the CPU" in row.why
+
+
+def test_a_thread_that_leaves_a_block_does_not_disturb_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, x = plait.LSTMCell(5, 19), torch.randn(1, 5)
+    with torch.no_grad(), plait.packed(cell):
+        expected = cell(x)
+        cell(x)
+
+        class Dropping:
+            """At its second reading it is gone."""
+
+            def __get__(self, cell, owner) -> object:
+                return cell.__dict__.pop("kept", None)
+
+            def __set__(self, cell, value) -> None:
+                cell.__dict__["kept"] = value
+
+        step = cell.__dict__.pop("_plait_step")
+        monkeypatch.setattr(plait.LSTMCell, "_plait_step", Dropping(), raising=False)
+        cell.__dict__["kept"] = step
+        for a, b in zip(cell(x), expected, strict=True):
+            assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("grad", [True, False])
 @all_pairs
 def test_compile(theirs, ours, grad, dynamo) -> None:

@@ -82,7 +82,7 @@ def running(module: Swappable) -> tuple[str, str, str]:
     weight = next(module.parameters(), None)
     dtype, device = (torch.float32, torch.device("cpu")) if weight is None else (weight.dtype, weight.device)
     try:
-        engine = engines.choose(module.engine, module._plait_cell, dtype, device)
+        engine = module._plait_engine(dtype, device)
     except PlaitError as e:
         return module.engine, *split(str(e))
     if module.engine == "auto" and engine == "torch":

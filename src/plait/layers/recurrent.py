@@ -87,8 +87,7 @@ class Recurrent(Swappable, nn.RNNBase):
         if isinstance(input, Proxy):
             raise no_trace("torch.fx", cell)
         numbers = None if ids is None else check_ids(ids)
-        choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
-        engine = choose(self.engine, cell, weight.dtype, weight.device)
+        engine = self._plait_engine(weight.dtype, weight.device)
         if engine == "cuda" or not weight.is_cpu:
             engine = cuda_choice.engine_for(self, engine, input, weight)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
@@ -271,7 +270,7 @@ class Recurrent(Swappable, nn.RNNBase):
     def plan(self, input: Any, hx: State | None = None, lengths: Any = None) -> Plan:
         """What runs such a call in training, to be read: `print(layer.plan(x))`. Only engine `fused` has plans."""
         weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
-        engine = engines.choose(self.engine, cell, weight.dtype, weight.device)
+        engine = self._plait_engine(weight.dtype, weight.device)
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
         found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one else None
         if found is None:

@@ -10,6 +10,7 @@ from torch.fx import Proxy
 
 from .. import cells, engines
 from ..cells import Cell
+from ..errors import PlaitError
 from ..layout import Layout, dense_layout
 from . import autograd, custom_op
 from .arguments import State, converted, state_of, states_of
@@ -43,16 +44,15 @@ class StepCell(Swappable, nn.RNNCellBase):
         hx: the old state, (B, H) or (H,), for an LSTM the pair of h and c; zeros if it is left out
         """
         weights = self._plait_weights()
-        if not torch.compiler.is_compiling() and self._plait_step is not None:
-            found = self._plait_step.again(self._plait_block, self._plait_settings(), input, hx, weights)
+        step = None if torch.compiler.is_compiling() else self._plait_step  # once: another thread may drop it
+        if step is not None:
+            found = step.again(self._plait_block, self._plait_settings(), input, hx, weights)
             if found is not None:
                 return state_of(found)
         cell, weight = self._plait_cell, weights[0]
         if isinstance(input, Proxy):
             raise no_trace("torch.fx", cell)
-        choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
-        # other devices have torch's own fused cells
-        engine = choose(self.engine, cell, weight.dtype, weight.device) if weight.is_cpu else "torch"
+        engine = self._plait_engine(weight.dtype, weight.device)
         if engine == "torch":
             return super().forward(input, hx)
         if torch.is_autocast_enabled("cpu"):
@@ -60,6 +60,11 @@ class StepCell(Swappable, nn.RNNCellBase):
                 given = converted(input, weight.dtype), converted(hx, weight.dtype)
                 return self._plait_run(cell, engine, *given, weights)
         return self._plait_run(cell, engine, input, hx, weights)
+
+    def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
+        if self.engine.startswith("cuda"):
+            raise PlaitError(f"{self.engine} runs layers, {self._get_name()} is a cell: use engine='auto' or 'torch'.")
+        return super()._plait_engine(dtype, device)
 
     def _plait_weights(self) -> list[Any]:
         names = NAMES if self.bias else NAMES[:2]

@@ -5,9 +5,11 @@ import copyreg
 import threading
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from .. import engines
 from ..cells import Cell
 from ..errors import PlaitError
 from .autograd import no_trace
@@ -50,6 +52,12 @@ class Swappable(nn.Module):
     _plait_is_made = False  # the class was made from a subclass of torch's and plait's (twins.py)
     _plait_portable = False
     engine = "auto"
+
+    def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
+        """What runs it on such weights. `forward` and `plait.report` ask here."""
+        choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
+        name: str = choose(self.engine, self._plait_cell, dtype, device)
+        return name
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
