@@ -64,6 +64,16 @@ def test_quantizing_asks_for_restore(inplace: bool) -> None:
     assert "quantized" in type(quantized.rnn).__module__
 
 
+def test_other_layers_beside_plaits_are_quantized() -> None:
+    net = plait.accelerate(Net())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantized = torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+    assert "quantized" in type(quantized.head).__module__
+    assert isinstance(quantized.rnn, plait.LSTM)
+    assert quantized(torch.randn(5, 2, 3)).shape == (5, 2, 1)
+
+
 def test_exporting_to_onnx_asks_for_restore(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     net, x = plait.accelerate(Net()).eval(), torch.randn(5, 2, 3)

@@ -7,8 +7,11 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from torch.nn.utils.parametrize import type_before_parametrizations
+
 from .. import engines
 from .recurrent import Recurrent
+from .swappable import Swappable, torch_class
 from .twins import TWINS
 
 
@@ -38,9 +41,26 @@ def tell_opacus(validators: Any) -> None:
         table.update({ours: table[theirs] for theirs, ours in TWINS.items() if theirs in table})
 
 
+def tell_quantization(quantize: Any) -> None:
+    """It goes by exact classes, and would pass over our layers where torch's were asked for."""
+    propagate = quantize.propagate_qconfig_
+
+    @wraps(propagate)
+    def propagate_qconfig_(module: Any, qconfig_dict: Any = None, *args: Any, **options: Any) -> Any:
+        for layer in module.modules():
+            if isinstance(layer, Swappable):
+                theirs: Any = torch_class(type_before_parametrizations(layer))
+                if (qconfig_dict or {}).get(theirs) is not None:
+                    raise layer._plait_no_quantization()
+        return propagate(module, qconfig_dict, *args, **options)
+
+    quantize.propagate_qconfig_ = propagate_qconfig_
+
+
 NEIGHBOURS: dict[str, Callable[[Any], None]] = {
     "torch._dynamo.variables.builder": tell_dynamo,
     "opacus.validators": tell_opacus,
+    "torch.ao.quantization.quantize": tell_quantization,
 }
 
 

@@ -86,10 +86,13 @@ class Swappable(nn.Module):
     def __prepare_scriptable__(self) -> Any:
         raise no_trace("torch.jit.script", self._plait_cell)
 
+    def _plait_no_quantization(self) -> PlaitError:
+        todo = "torch has no such layer" if self._plait_torch is None else "plait.restore(model) first"
+        return PlaitError(f"torch.ao.quantization cannot quantize plait's layers: {todo}.")
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "qconfig":  # what torch.ao.quantization does first: it goes by exact classes, and would pass us over
-            todo = "torch has no such layer" if self._plait_torch is None else "plait.restore(model) first"
-            raise PlaitError(f"torch.ao.quantization cannot quantize plait's layers: {todo}.")
+        if name == "qconfig" and value is not None:  # torch.ao.quantization sets it first; None says: not this one
+            raise self._plait_no_quantization()
         super().__setattr__(name, value)
 
 
