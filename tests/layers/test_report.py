@@ -52,7 +52,7 @@ def test_a_row_for_each_recurrent_layer(capsys: pytest.CaptureFixture[str]) -> N
     assert rows["keras"][1:4] == ("KerasGRU", None, "not one of torch.nn's layers")
     assert rows["half"][1:3] == ("GRU", "torch")
     assert "bfloat16" in rows["half"].why
-    assert rows["script"][1:4] == ("GRU", None, "scripted")
+    assert rows["script"][1:] == ("GRU", None, "scripted", "leave it to torch: plait cannot run in scripted models")
 
 
 @pytest.mark.parametrize("columns", ["80", "100", "200"])
@@ -86,6 +86,14 @@ def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) 
     assert row[:3] == ("actor_network.0", "LSTM", "fused")
     loss.__dict__["others"] = [actor]
     assert plait.report(loss) == [row]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plait.accelerate(loss)
+    loss.__dict__["critic"] = nn.GRU(3, 4)
+    with pytest.warns(
+        PlaitWarning, match=r"swapped nothing: critic \(GRU\) is hidden .*: accelerate its critic itself\.$"
+    ):
+        plait.accelerate(loss)
 
 
 @pytest.mark.parametrize(

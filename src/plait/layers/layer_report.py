@@ -58,8 +58,8 @@ def find(model: nn.Module) -> list[Row]:
 def row_of(name: str, module: nn.Module) -> Row | None:
     cls = type_before_parametrizations(module)
     if isinstance(module, torch.jit.ScriptModule):
-        kind = module.original_name
-        return Row(name, kind, None, "scripted", "accelerate it before") if is_scripted_layer(module) else None
+        todo = "leave it to torch: plait cannot run in scripted models"
+        return Row(name, module.original_name, None, "scripted", todo) if is_scripted_layer(module) else None
     if isinstance(module, Swappable):
         return Row(name, cls.__name__, *running(module))
     base, kind = base_of(cls), cls.__name__
@@ -134,10 +134,14 @@ def absent(model: nn.Module) -> str:
     )
 
 
-def nothing_swapped(model: nn.Module) -> str:
+def nothing_swapped(model: nn.Module) -> str | None:
+    """None if all its layers are plait's already, in networks that modules() does not show."""
     rows = find(model)
     if not rows:
         return f"plait.accelerate swapped nothing: {absent(model)}"
+    rows = [row for row in rows if row.engine is None]
+    if not rows:
+        return None
     first, more = rows[0], f" ({len(rows) - 1} more: plait.report)" if len(rows) > 1 else ""
     what = f"{first.name or 'the model'} ({first.kind}) is {first.why}: {first.todo}"
     return f"plait.accelerate swapped nothing: {what}{more}."

@@ -51,7 +51,9 @@ def accelerate(
     if verbose:
         report(model)
     if not any(isinstance(module, Swappable) for module in model.modules()):
-        warnings.warn(nothing_swapped(model), PlaitWarning, stacklevel=2)
+        sentence = nothing_swapped(model)
+        if sentence is not None:
+            warnings.warn(sentence, PlaitWarning, stacklevel=2)
     return model
 
 
