@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 import plait
 from plait import PlaitError
-from plait.layers.neighbours import tell_opacus
+from plait.layers.neighbours import tell_dynamo, tell_opacus
 
 
 class Doubled(nn.LSTM):
@@ -115,6 +115,20 @@ def test_one_graph_without_a_change_of_dynamos_settings(kind: type, dynamo: Modu
 def test_torchs_own_layers_are_refused_as_ever(layer: nn.Module, dynamo: ModuleType) -> None:
     with pytest.raises(dynamo.exc.Unsupported, match="RNN"):
         torch.compile(nn.Sequential(layer), backend="eager", fullgraph=True)(torch.randn(5, 2, 3))
+
+
+def test_other_modules_do_not_depend_on_dynamos_fields() -> None:
+    """A stand-in for a dynamo whose fields have other names."""
+
+    class VariableBuilder:
+        tx = object()
+
+        def wrap_module(self, value):
+            return value
+
+    tell_dynamo(type("builder", (), {"VariableBuilder": VariableBuilder}))
+    for other in (nn.Linear(3, 4), nn.LSTM(3, 4), plait.LSTMCell(3, 4)):
+        assert VariableBuilder().wrap_module(other) is other
 
 
 ORDERS = """

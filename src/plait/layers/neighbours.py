@@ -9,7 +9,6 @@ from typing import Any
 
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from .. import engines
 from .recurrent import Recurrent
 from .swappable import Swappable, torch_class
 from .twins import TWINS
@@ -21,8 +20,8 @@ def tell_dynamo(builder: Any) -> None:
 
     @wraps(wrap)
     def wrap_module(self: Any, value: Any) -> Any:
-        no_breaks = self.tx.output.root_tx.one_graph or getattr(self.tx, "error_on_graph_break", False)
-        if no_breaks and isinstance(value, Recurrent) and is_an_op(value):
+        # ours first: the fields of dynamo's are private, and no other module should depend on them
+        if isinstance(value, Recurrent) and allows_no_break(self.tx) and is_an_op(value):
             with builder.config.patch(allow_rnn=True):
                 return wrap(self, value)
         return wrap(self, value)
@@ -30,9 +29,14 @@ def tell_dynamo(builder: Any) -> None:
     builder.VariableBuilder.wrap_module = wrap_module
 
 
+def allows_no_break(translator: Any) -> bool:
+    no_breaks: bool = translator.output.root_tx.one_graph or getattr(translator, "error_on_graph_break", False)
+    return no_breaks
+
+
 def is_an_op(layer: Recurrent) -> bool:
     weight: Any = layer._flat_weights[0]
-    return engines.choose(layer.engine, layer._plait_cell, weight.dtype, weight.device) != "torch"
+    return layer._plait_engine(weight.dtype, weight.device) != "torch"
 
 
 def tell_opacus(validators: Any) -> None:
@@ -64,8 +68,8 @@ NEIGHBOURS: dict[str, Callable[[Any], None]] = {
 }
 
 
-class Doorbell(MetaPathFinder):
-    """Finds nothing itself: it has those modules told that another finder finds."""
+class Finder(MetaPathFinder):
+    """An import hook: it leaves finding to the other finders, and hooks the loader of a neighbour."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if name not in NEIGHBOURS:
@@ -73,12 +77,12 @@ class Doorbell(MetaPathFinder):
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                ring(spec.loader, NEIGHBOURS[name])
+                hook(spec.loader, NEIGHBOURS[name])
                 return spec
         return None
 
 
-def ring(loader: Any, tell: Callable[[Any], None]) -> None:
+def hook(loader: Any, tell: Callable[[Any], None]) -> None:
     run = loader.exec_module
 
     def exec_module(module: Any) -> None:
@@ -89,9 +93,9 @@ def ring(loader: Any, tell: Callable[[Any], None]) -> None:
     loader.exec_module = exec_module
 
 
-def tell_all() -> None:
-    """Those that are imported already at once, the others when they are."""
+def install_import_hook() -> None:
+    """Neighbours that are imported already are told at once, the others when they are."""
     for name, tell in NEIGHBOURS.items():
         if name in sys.modules:
             tell(sys.modules[name])
-    sys.meta_path.insert(0, Doorbell())
+    sys.meta_path.insert(0, Finder())
