@@ -129,8 +129,18 @@ class Engine(nn.LSTM):
     engine = "diesel"
 
 
+class Registered(nn.GRU):
+    """As plugins have it: each class derived from it needs a name."""
+
+    def __init_subclass__(cls, name: str = "", **options) -> None:
+        super().__init_subclass__(**options)
+        if not name:
+            raise ValueError("no name was given")
+
+
 SKIPPING = [OwnLoop, TorchByName, Beyond, Through, Inner, Half]
 OTHERS = [(Checking, "a check_forward_args of its own"), (Engine, "an attribute 'engine'")]
+OTHERS += [(Registered, r"refuses to be derived from \(ValueError: no name was given\): let its __init_subclass__")]
 
 
 def torch_base(cls: type) -> type:

@@ -58,7 +58,7 @@ def twin_of(cls: type[nn.Module]) -> type[Swappable]:
 def make(cls: type[nn.Module]) -> type[Swappable]:
     base = base_of(cls)
     if base is None or issubclass(cls, Swappable):
-        raise NotSwapped("no layer of torch.nn", "nothing")
+        raise NotSwapped("not one of torch.nn's layers", "use one of torch.nn's there")
     before = cls.__mro__[: cls.__mro__.index(base)]
     changed = [name for c in before for name in vars(c) if name in UNCALLED]
     if changed:
@@ -72,8 +72,9 @@ def make(cls: type[nn.Module]) -> type[Swappable]:
     body = {**names, "_plait_torch": cls, "_plait_is_made": True}
     try:
         return types.new_class(cls.__name__, (cls, TWINS[base]), exec_body=lambda space: space.update(body))
-    except TypeError as e:
-        raise NotSwapped("a subclass that cannot be derived from", str(e)) from e
+    except Exception as e:  # a metaclass or an __init_subclass__ of theirs, which may raise anything
+        why = f"a subclass that refuses to be derived from ({type(e).__name__}: {e})"
+        raise NotSwapped(why, "let its __init_subclass__ or metaclass allow that, or leave it to torch") from e
 
 
 # --- whether a forward of theirs ends in super().forward
