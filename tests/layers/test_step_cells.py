@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import plait
+from plait.engines.step import Step
 
 PAIRS = [(nn.RNNCell, plait.RNNCell), (nn.LSTMCell, plait.LSTMCell), (nn.GRUCell, plait.GRUCell)]
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -154,6 +155,33 @@ def test_state_dict_kind_and_text(theirs, ours) -> None:
     with pytest.raises(plait.PlaitError, match="engine 'nothing'"):
         ours(2, 3, engine="nothing")
     assert [p.dtype for p in b.parameters()] == [torch.float64] * 2
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["open", "packed"])
+@pytest.mark.parametrize("kind", ["layer", "cell"])
+def test_steps_after_the_first_take_the_short_way(kind, packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, run = [], Step.run
+    monkeypatch.setattr(Step, "run", lambda step, *tensors: taken.append(step) or run(step, *tensors))
+    model = plait.LSTM(5, 19) if kind == "layer" else plait.LSTMCell(5, 19)
+    x, state = torch.randn(1, 1, 5) if kind == "layer" else torch.randn(1, 5), None
+    with torch.no_grad(), plait.packed(model) if packed else nullcontext():
+        for _ in range(6):
+            found = model(x, state)
+            state = found[1] if kind == "layer" else found
+    assert len(taken) == 4  # not the first, nor the first with a state
+    model(x, state)
+    assert len(taken) == 4  # nor one with gradients
+
+
+def test_a_shallow_copy_shares_neither_step_nor_block() -> None:
+    cell, x = plait.LSTMCell(5, 19), torch.randn(1, 5)
+    with torch.no_grad(), plait.packed(cell):
+        cell(x)
+        other = copy.copy(cell)
+        assert cell._plait_step is not None
+        assert other._plait_step is None
+        assert other._plait_block is None
+        assert other.weight_ih is cell.weight_ih
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])

@@ -74,7 +74,10 @@ class Swappable(nn.Module):
         return make, arguments, state, *rest
 
     def __copy__(self) -> Any:
-        return copy._reconstruct(self, None, *super().__reduce_ex__(4))  # type: ignore[attr-defined]
+        other = copy._reconstruct(self, None, *super().__reduce_ex__(4))  # type: ignore[attr-defined]
+        for name in ("_plait_step", "_plait_block"):  # a copy is not in the block of `plait.packed`
+            other.__dict__.pop(name, None)
+        return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if not is_parametrized(self):
