@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from plait.cli.runs import trained
 from plait.tasks.pictures import turning_picture
 from plait.tasks.rotate import Rotate
+from plait.tasks.runs import trained
 
 
 @torch.no_grad()

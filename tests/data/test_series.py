@@ -458,6 +458,7 @@ def test_days_without_a_row_are_counted_and_filled_if_that_is_asked_for(tmp_path
             "1 of 192 hours",
         ),
         ([d for k, d in enumerate(days(400)[::7]) if k not in (5, 6)], "2 of 58 weeks"),
+        ([f"2023-{m:02}-28" for m in range(1, 13) if m != 3], "1 of 12 months"),
         ([f"{d}T06:00Z" for d in days(30) if d.day != 7], "1 of 30 days"),
         ([f"{d}T00:00+0{1 + (d > LAST_SUNDAY)}:00" for d in days(60, MARCH) if d.day not in (5, 6)], "4 of 60 days"),
         ([d for d in days(60) if d.weekday() < 5 and not 10 <= d.day < 20], "14 of 43 days"),

@@ -104,6 +104,15 @@ def test_a_deep_copy_keeps_plaits_layers_where_a_module_has_a_state_of_its_own(c
     assert isinstance(copy.deepcopy(first).rnn, plait.LSTM)
 
 
+def test_a_model_that_was_built_inside_everywhere_is_copied_there_or_after_accelerate(clients: Any) -> None:
+    with plait.everywhere():
+        model = clients.LanguageModel()
+        assert isinstance(copy.deepcopy(model).rnn, plait.LSTM)
+    assert isinstance(model.rnn, plait.LSTM)
+    assert type(copy.deepcopy(model).rnn) is nn.LSTM
+    assert isinstance(copy.deepcopy(plait.accelerate(model)).rnn, plait.LSTM)
+
+
 def test_the_class_of_a_model_is_as_before_when_all_are_restored(clients: Any) -> None:
     for cls in (clients.LanguageModel, clients.Copying, clients.Inheriting):
         before = dict(vars(cls))

@@ -99,7 +99,10 @@ def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (nn.Linear(3, 4), "Linear has no nn.RNN, nn.LSTM or nn.GRU. If it builds its network later, put `with plait"),
+        (
+            nn.Linear(3, 4),
+            "Linear has no nn.RNN, nn.LSTM or nn.GRU, nor a cell of these. If it builds its network later, put `with",
+        ),
         (KerasGRU(), r"the model \(KerasGRU\) is not one of torch.nn's layers"),
         (nn.Sequential(Own(3, 4), Own(3, 4)), r"0 \(Own\) is a subclass .* \(1 more: plait.report\)"),
     ],

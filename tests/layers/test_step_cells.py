@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import plait
 from plait.engines.step import Step
@@ -283,6 +283,7 @@ def test_torch_func_and_functional_call() -> None:
     with torch.no_grad():
         b(x, h)
         check_close([torch.func.functional_call(b, weights, (x, h))], [torch.func.functional_call(a, weights, (x, h))])
+        b.engine = "fused"
         with pytest.raises(plait.PlaitError, match="vmap over"):
             torch.vmap(b, (0, 0))(x[None], h[None])
 
@@ -413,3 +414,18 @@ def test_accelerate_everywhere_and_restore(theirs, ours) -> None:
         cell = theirs(5, 19)
     assert type(cell) is ours
     check_close(results(cell, x), results(plait.restore(cell), x))
+
+
+@pytest.mark.parametrize("name", ["RNNCell", "GRUCell"])
+def test_vmap_and_forward_derivatives_are_those_of_torch(name) -> None:
+    ours = getattr(plait, name)(3, 4, dtype=torch.float64)
+    theirs = getattr(nn, name)(3, 4, dtype=torch.float64)
+    theirs.load_state_dict(ours.state_dict())
+    x, h = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+
+    def results(cell) -> list[Tensor]:
+        y, d = torch.func.jvp(cell, (x, h), (x, h))
+        return [torch.func.vmap(cell)(x, h), y, d, torch.func.jacfwd(cell, argnums=1)(x[0], h[0])]
+
+    for found, expected in zip(results(ours), results(theirs), strict=True):
+        torch.testing.assert_close(found, expected)

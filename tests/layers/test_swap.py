@@ -264,3 +264,27 @@ def test_subclasses_of_plaits_own_layers_stay() -> None:
     layer = plait.accelerate(Mine(3, 4), engine="numpy")
     assert layer.engine == "numpy"
     assert type(plait.restore(layer)) is Mine
+
+
+class Taken(nn.GRU):
+    """A submodule and a buffer have names that plait's layers need."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 4)
+        self.engine, self.last_solve = nn.Linear(4, 4), 3
+        self.register_buffer("solver", torch.ones(1))
+
+    def forward(self, x):
+        return self.engine(super().forward(x)[0]) * self.solver + self.last_solve
+
+
+def test_submodules_and_buffers_with_names_that_plait_needs_are_left_alone() -> None:
+    layer, x = Taken(), torch.randn(2, 5, 3)
+    expected = layer(x)
+    with pytest.warns(PlaitWarning, match="with an attribute"):
+        plait.accelerate(layer)
+    assert type(layer) is Taken
+    assert torch.equal(layer(x), expected)
+    with plait.everywhere():
+        made = Taken()
+    assert type(made) is Taken

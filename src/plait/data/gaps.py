@@ -38,6 +38,7 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str], dates: S
     """There are none if the dates are not regular. numbers: of the rows, in the file; dates: of the labels"""
     known = [(k, at) for k, at in enumerate(dates) if at]
     by_month = is_by_month([at for _, at in known])
+    ends = len({at.day for _, at in known}) > 1  # by month: the last day of each
     pairs = [(j, a, k, b, distance(a, b, by_month)) for (j, a), (k, b) in pairwise(known)]
     steps = Counter(apart for j, _, k, _, apart in pairs if k == j + 1)
     step, count = max(steps.items(), key=lambda item: item[1], default=(0, 0))
@@ -53,7 +54,7 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str], dates: S
                 f"{numbers[j]}: correct it, or take the row away."
             )
         if missing > 0 and not clocks_go_forward(labels[j], before, after, missing * step):
-            absent += [(k, later(before, step * (i + k - j), by_month)) for i in range(missing)]
+            absent += [(k, later(before, step * (i + k - j), by_month, ends)) for i in range(missing)]
     return among_usual(absent, [at for _, at in known], found, by_month, step)
 
 
@@ -79,10 +80,9 @@ def unit_of(step: int, by_month: bool) -> str:
     return UNITS.get(step, "dates")
 
 
-def later(at: datetime, step: int, by_month: bool) -> datetime:
+def later(at: datetime, step: int, by_month: bool, ends: bool) -> datetime:
     if not by_month:
         return datetime.fromtimestamp(int(at.timestamp()) + step, at.tzinfo)
-    ends = (at + timedelta(days=1)).day == 1
     return datetime.combine(month_after(at.date(), step, ends), at.timetz())
 
 

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from .. import engines
 from ..errors import PlaitError
-from .swappable import Swappable, is_own
+from .swappable import Swappable, taken_name
 from .twins import TWINS, NotSwapped, base_of, twin_of
 
 RECURRENT = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")  # how classes are called that are likely to be recurrent
@@ -64,7 +64,7 @@ def row_of(name: str, module: nn.Module) -> Row | None:
         return Row(name, cls.__name__, *running(module))
     base, kind = base_of(cls), cls.__name__
     if base is not None:
-        taken = next((key for key in vars(module) if is_own(key)), None)
+        taken = taken_name(module)
         if taken is not None:
             return Row(name, kind, None, f"a layer with an attribute '{taken}', as plait's have", "rename it")
         try:
@@ -129,8 +129,8 @@ def modules_in(attributes: dict[str, Any]) -> Iterator[tuple[str, nn.Module]]:
 # --- sentences
 def absent(model: nn.Module) -> str:
     return (
-        f"{type(model).__name__} has no nn.RNN, nn.LSTM or nn.GRU. If it builds its network later, put "
-        "`with plait.everywhere():` around that."
+        f"{type(model).__name__} has no nn.RNN, nn.LSTM or nn.GRU, nor a cell of these. "
+        "If it builds its network later, put `with plait.everywhere():` around that."
     )
 
 

@@ -21,7 +21,7 @@ def everywhere(on: None = None) -> AbstractContextManager[None]: ...
 @overload
 def everywhere(on: bool) -> None: ...
 def everywhere(on: bool | None = None) -> AbstractContextManager[None] | None:
-    """Every nn.RNN, LSTM and GRU that is made, copied or loaded inside is plait's, whoever makes it.
+    """Every nn.RNN, LSTM and GRU, and cell of these, that is made, copied or loaded inside is plait's, by whomever.
 
         with plait.everywhere():
             model.fit(data)  # builds its network here

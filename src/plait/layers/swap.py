@@ -13,7 +13,7 @@ from .arguments import check_solver
 from .copies import follow_copies, leave_copies
 from .layer_report import check_module, nothing_swapped, report
 from .recurrent import Recurrent
-from .swappable import Swappable, is_own, torch_class
+from .swappable import Swappable, is_own, taken_name, torch_class
 from .twins import NotSwapped, base_of, twin_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -76,7 +76,7 @@ def restore(model: Model) -> Model:
 def become_plaits(module: nn.Module) -> bool:
     """Whether it was torch's, and is plait's now."""
     cls: type[nn.Module] = type_before_parametrizations(module)
-    if base_of(cls) is None or issubclass(cls, Swappable) or any(map(is_own, vars(module))):
+    if base_of(cls) is None or issubclass(cls, Swappable) or taken_name(module):
         return False
     try:
         become(module, twin_of(cls))

@@ -14,6 +14,7 @@ from ..cells import Cell
 from ..errors import PlaitError
 from .autograd import no_trace
 
+TAKEN = ("plan", "last_solve")  # of the classes
 OWN = ("engine", "solver")  # attributes of an instance that torch's layers lack, beside those named _plait_...
 
 
@@ -33,6 +34,12 @@ EVERYWHERE = Switch()
 
 def is_own(name: str) -> bool:
     return name in OWN or name.startswith("_plait_")
+
+
+def taken_name(module: nn.Module) -> str | None:
+    """An attribute of this module of torch's, or a submodule or tensor, with a name that plait's layers need."""
+    names = (*vars(module), *module._modules, *module._buffers, *module._parameters)
+    return next((name for name in names if is_own(name) or name in TAKEN), None)
 
 
 def torch_class(cls: type) -> type[nn.Module] | None:

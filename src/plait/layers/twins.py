@@ -14,7 +14,7 @@ from torch import nn
 from ..errors import PlaitError
 from .drop_in import GRU, LSTM, RNN
 from .step_cells import GRUCell, LSTMCell, RNNCell
-from .swappable import Swappable, is_own
+from .swappable import TAKEN, Swappable, is_own
 
 # The one table that accelerate, restore, report and everywhere read.
 TWINS: dict[type[nn.Module], type[Swappable]] = {
@@ -63,7 +63,7 @@ def make(cls: type[nn.Module]) -> type[Swappable]:
     changed = [name for c in before for name in vars(c) if name in UNCALLED]
     if changed:
         raise NotSwapped(f"a subclass with a {changed[0]} of its own", "leave it to torch: plait does not call that")
-    taken = [name for c in before for name in vars(c) if is_own(name) or name in ("plan", "last_solve")]
+    taken = [name for c in before for name in vars(c) if is_own(name) or name in TAKEN]
     if taken:
         raise NotSwapped(f"a subclass with an attribute '{taken[0]}', as plait's layers have", "rename it")
     if not lands(before):
