@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from ..errors import counted
 from ..kernels import pool
 from ..kernels.launch.bindings import WORKSPACE, Spot
 from ..kernels.launch.program import ByTorch, Chain
@@ -55,8 +56,7 @@ class Launch(Segment):
 
     def __str__(self) -> str:
         layers = f"layer {self.layers[0]}" if len(self.layers) == 1 else f"layers {', '.join(map(str, self.layers))}"
-        threads = f"{self.chain.count} thread" + "s" * (self.chain.count > 1)
-        return f"launch   {layers}: {threads}, {self.chain.bytes} bytes of workspace"
+        return f"launch   {layers}: {counted(self.chain.count, 'thread')}, {self.chain.bytes} bytes of workspace"
 
 
 class Product(Segment):

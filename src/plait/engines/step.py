@@ -13,7 +13,7 @@ from ..kernels.launch import threads
 from ..kernels.launch.bindings import WORKSPACE
 from ..layout import Layout
 from .packed import Packed
-from .plan import Plan
+from .plan import Plan, kind_of
 from .segments import Launch
 
 LINE = 64  # bytes: the tape in the workspace begins at a multiple
@@ -106,4 +106,4 @@ class Step:
         return outputs
 
 
-shape_of, kind_of = attrgetter("shape"), attrgetter("shape", "dtype", "is_cpu")
+shape_of = attrgetter("shape")

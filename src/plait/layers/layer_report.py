@@ -12,8 +12,8 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from .. import engines
 from ..errors import PlaitError
-from .swappable import Swappable, taken_name
-from .twins import TWINS, NotSwapped, base_of, twin_of
+from .swappable import Swappable
+from .twins import TWINS, NotSwapped, base_of, twin_for
 
 RECURRENT = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")  # how classes are called that are likely to be recurrent
 LIKELY = ("policy", "model", "module", "module_", "network", "net", "models")  # where others keep their network
@@ -64,11 +64,8 @@ def row_of(name: str, module: nn.Module) -> Row | None:
         return Row(name, cls.__name__, *running(module))
     base, kind = base_of(cls), cls.__name__
     if base is not None:
-        taken = taken_name(module)
-        if taken is not None:
-            return Row(name, kind, None, f"a layer with an attribute '{taken}', as plait's have", "rename it")
         try:
-            twin_of(cls)
+            twin_for(module)
         except NotSwapped as e:
             return Row(name, kind, None, e.why, e.todo)
         return Row(name, kind, None, "not swapped yet", "plait.accelerate(model)")

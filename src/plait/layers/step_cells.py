@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.fx import Proxy
 
@@ -56,7 +55,7 @@ class StepCell(Swappable, nn.RNNCellBase):
             raise no_trace("torch.fx", cell)
         engine = self._plait_engine(weight.dtype, weight.device)
         # torch's operators have all rules of vmap and forward derivatives
-        is_transformed = functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
+        is_transformed = autograd.in_functorch() or forward_ad._current_level >= 0
         if engine == "torch" or (self.engine == "auto" and is_transformed and not torch.compiler.is_compiling()):
             return super().forward(input, hx)
         if torch.is_autocast_enabled("cpu"):

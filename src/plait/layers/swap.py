@@ -13,8 +13,8 @@ from .arguments import check_solver
 from .copies import follow_copies, leave_copies
 from .layer_report import check_module, nothing_swapped, report
 from .recurrent import Recurrent
-from .swappable import Swappable, is_own, taken_name, torch_class
-from .twins import NotSwapped, base_of, twin_of
+from .swappable import Swappable, is_own, torch_class
+from .twins import NotSwapped, base_of, twin_for
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -76,10 +76,10 @@ def restore(model: Model) -> Model:
 def become_plaits(module: nn.Module) -> bool:
     """Whether it was torch's, and is plait's now."""
     cls: type[nn.Module] = type_before_parametrizations(module)
-    if base_of(cls) is None or issubclass(cls, Swappable) or taken_name(module):
+    if base_of(cls) is None or issubclass(cls, Swappable):
         return False
     try:
-        become(module, twin_of(cls))
+        become(module, twin_for(module))
     except NotSwapped:
         return False
     return True

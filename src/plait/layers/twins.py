@@ -10,11 +10,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..errors import PlaitError
 from .drop_in import GRU, LSTM, RNN
 from .step_cells import GRUCell, LSTMCell, RNNCell
-from .swappable import TAKEN, Swappable, is_own
+from .swappable import TAKEN, Swappable, is_own, taken_name
 
 # The one table that accelerate, restore, report and everywhere read.
 TWINS: dict[type[nn.Module], type[Swappable]] = {
@@ -53,6 +54,14 @@ def twin_of(cls: type[nn.Module]) -> type[Swappable]:
         if found is None:
             found = _made[cls] = make(cls)
     return found
+
+
+def twin_for(module: nn.Module) -> type[Swappable]:
+    """That of its class, unless the module itself has something of a name that plait's layers need."""
+    taken = taken_name(module)
+    if taken is not None:
+        raise NotSwapped(f"a layer with an attribute '{taken}', as plait's have", "rename it")
+    return twin_of(type_before_parametrizations(module))
 
 
 def make(cls: type[nn.Module]) -> type[Swappable]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from ...cells import Cell
+from ...errors import counted
 
 
 class Key(NamedTuple):
@@ -74,5 +75,5 @@ class Key(NamedTuple):
         flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced", "step") if getattr(self, n)]
         sizes = f"{rows}, B {self.B}, I {self.I}, H {self.H}" + (f", P {self.P}" if self.projected else "")
         counts = ((self.layers, "layer"), (self.D, "direction"), (self.threads, "thread"))
-        more = [f"{n} {name}{'s' * (n > 1)}" for n, name in counts]
+        more = [counted(n, name) for n, name in counts]
         return ", ".join([f"{self.cell.name}: {sizes}", *more, str(self.dtype)[6:], *flags])
