@@ -44,8 +44,10 @@ class FusedEngine(Engine):
             return "fused has room for {} gates, {} states and {} vectors, ".format(*room) + f"{has}: use 'torch'."
         return why_untraceable(cell)
 
-    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Packed:
-        return Packed(cell, w, reverse, lasting)
+    def prepare(
+        self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True, rounded: bool = False
+    ) -> Packed:
+        return Packed(cell, w, reverse, lasting, rounded)
 
     # --- plans
     def plan(self, key: Key) -> Plan:
@@ -60,10 +62,10 @@ class FusedEngine(Engine):
 
     def form(self, key: Key) -> Form:
         """One object for each, because kernels are found by it."""
-        name = (key.cell, key.dt, key.dtype, key.projected, key.sourced)
+        name = (key.cell, key.dt, key.dtype, key.projected, key.sourced, key.rounded)
         form = self.forms.get(name)
         if form is None:
-            target = self.schedule.target(key.dtype == torch.float64, self.machine)
+            target = self.schedule.target(key.dtype == torch.float64, self.machine, rounded=key.rounded)
             form = self.forms[name] = Form(key.cell, key.dt, target, key.projected, key.sourced)
         return form
 
@@ -72,7 +74,8 @@ class FusedEngine(Engine):
         sizes = 0 if ragged else layout.T, layout.B, w.w_ih.shape[1], p.H, p.P, 1
         has = w.b_ih is not None, w.w_hr is not None, stateful
         reverse = tuple(q.reverse for q in ps)
-        return Key(p.cell, w.w_ih.dtype, ragged, *sizes, reverse, *has, threads.threads(), pinned=p.lasting, **more)
+        more |= {"pinned": p.lasting, "rounded": p.rounded}
+        return Key(p.cell, w.w_ih.dtype, ragged, *sizes, reverse, *has, threads.threads(), **more)
 
     def usable(self, ps: Sequence[Prepared]) -> Sequence[Packed]:
         mine: Sequence[Packed] = ps  # type: ignore[assignment]  # an engine is given what it has prepared itself

@@ -22,10 +22,10 @@ class Packed(Prepared):
     panels while they are packed.
     """
 
-    def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool) -> None:
+    def __init__(self, cell: type[Cell], weights: Weights, reverse: bool, lasting: bool, rounded: bool = False) -> None:
         super().__init__(cell, contiguous(weights), reverse)
         check_weights(self)
-        self.lasting, self.tensors = lasting, self.weights.tensors
+        self.lasting, self.rounded, self.tensors = lasting, rounded, self.weights.tensors
         self.shapes = [t.shape for t in self.tensors]
         self.panels: dict[tuple[str, bool], Tensor] = {}  # of r, f (r and w), w, p; forward or backward
         self.ready: set[tuple[str, bool]] = set()
@@ -64,15 +64,15 @@ class Packed(Prepared):
         """Its memory is taken at the first call."""
         found = self.panels.get((name, back))
         if found is None:
-            GH, H, P, I, width = form.G * self.H, self.H, self.P, self.weights.w_ih.shape[1], form.target.width
+            H, P, I, width, words = self.H, self.P, self.weights.w_ih.shape[1], form.target.width, form.target.words
             shapes = {
-                ("r", False): (form.G, H, P),
-                ("f", False): (form.G + len(form.apart), H, P + I),
-                ("w", False): (1, GH, I),
-                ("p", False): (1, P, H),
-                ("r", True): (1, P, GH),
-                ("w", True): (1, I, GH),
-                ("p", True): (1, H, P),
+                ("r", False): (form.G, H, words(P)),
+                ("f", False): (form.G + len(form.apart), H, words(P) + words(I)),
+                ("w", False): (1, form.G * H, words(I)),
+                ("p", False): (1, P, words(H)),
+                ("r", True): (1, P, form.G * words(H)),
+                ("w", True): (1, I, form.G * words(H)),
+                ("p", True): (1, H, words(P)),
             }
             each, columns, depth = shapes[name, back]
             size = -(-columns // width) * each * (depth + 1) * width

@@ -68,7 +68,7 @@ class Plan:
         self.key, self.schedule, self.form, self.costs = key, schedule, form, costs
         self.bounds: Sequence[int] = ()  # of the slabs of the batch: the order of rows in the tape (launch/slabs.py)
         self.layers = self.sized(lenient=False)
-        if key.slabs and not (key.ragged or key.pinned or key.projected or key.cell.params):
+        if key.slabs and not (key.ragged or key.pinned or key.projected or key.cell.params or key.rounded):
             self.take_slabs()
         self.slabs = max(1, len(self.bounds) - 1)
         with torch.inference_mode(False):

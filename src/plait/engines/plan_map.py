@@ -27,14 +27,18 @@ class PlanMap:
             for layer in range(key.layers):
                 tape.add(f"{layer}", per_row.total, fixed.total)
         for layer in range(key.layers - 1):
-            self.tapes[0].add(f"rows.{layer}", key.wide)
+            self.tapes[0].add(f"rows.{layer}", self.words(key.wide))
         self.bindings = Bindings(self.names())
         self.numbers = self.bindings.numbers
 
     def room(self, reverse: bool, N: int, B: int) -> Room:
         """Of a direction, for so many rows and sequences: a place in it grows with both in proportion."""
         key = self.key
-        return Room(key.cell, key.dt, N, B, key.H, key.P, key.projected, reverse)
+        return Room(key.cell, key.dt, N, B, key.H, key.P, key.projected, reverse, key.rounded)
+
+    def words(self, operands: int) -> int:
+        """Of a row of operands of products: two are in one if they are rounded."""
+        return (operands + 1) // 2 if self.key.rounded else operands
 
     def names(self) -> list[str]:
         key, layers, S = self.key, range(self.key.layers), range(len(self.key.cell.states))
@@ -84,7 +88,7 @@ class Places(NamedTuple):
         elif name in ("x", "rows", "d_x"):
             found = self.rows(name, d)
             numbers += d * key.P if name == "rows" else 0
-        elif name in ("before", "d_projected", "d_params"):
+        elif name in ("before", "d_projected", "d_params") or (name == "wx" and key.rounded):
             found = self.in_scratch(f"{name}.{d}.{k}") or NOWHERE
         elif name.removeprefix("d_") in IN_TAPE:
             binding = "d_tape" if name.startswith("d_") else "tape"
@@ -104,13 +108,13 @@ class Places(NamedTuple):
         return self.scratch.spot(self.map.numbers["scratch"], name) if has else None
 
     def rows(self, name: str, d: int = 0) -> Spot:
-        """x, d_x and the rows: the caller's, gathered from the caller's, or those between two layers."""
-        layer = self.layer
+        """x, d_x and the rows: the caller's, those copied from or to the caller's, or those between two layers."""
+        layer, key = self.layer, self.map.key
         if name == "x" and layer:
             return self.map.rows(layer - 1)
         between = layer - 1 if name == "d_x" else layer
-        if not (layer == 0 if name != "rows" else layer == self.map.key.layers - 1):
-            found = self.in_scratch(f"between.{between % 2}") if self.back else self.map.rows(layer)
+        if not (layer == 0 if name != "rows" else layer == key.layers - 1):
+            found = self.in_scratch(f"between.{between % 2}") if self.back or key.rounded else self.map.rows(layer)
             assert found is not None
             return found
-        return self.in_scratch(name) or Spot(self.map.numbers[name if name == "d_x" else f"{name}.{d}"])
+        return self.in_scratch(f"{name}.{d}") or self.in_scratch(name) or Spot(self.map.numbers[name if name == "d_x" else f"{name}.{d}"])

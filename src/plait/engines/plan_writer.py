@@ -39,8 +39,11 @@ class Writer:
         key, layers = self.key, self.layers
         by_torch = [not (key.walk or s.folded or c.is_ours) for s, c in zip(layers, self.choices, strict=True)]
         gathers = key.padded and not any(by_torch)
+        self.operands(gathers)
+        for d in range(key.D if key.rounded and not key.walk else 0):
+            if not all(s.folded for s in layers):
+                self.scratch.add(f"wx.{d}.0", self.form.G * key.H)
         if gathers:
-            self.scratch.add("x", key.I)
             self.scratch.add("rows", key.wide)
             for k, width in enumerate(key.widths):
                 self.scratch.add(f"last.{k}", 0, key.layers * key.D * key.B * width)
@@ -50,12 +53,14 @@ class Writer:
             is_last = k == key.layers - 1
             program = self.layer(k, back=False).forward(choices, stride=self.stride if is_last else key.wide)
             self.products(k, program)
+            self.copy_operands(k, program, gathers)
             if gathers:
                 self.copy_results(k, program)
             self.finish(k, program)
             if key.dropout and not is_last:
                 self.launch()
-                self.segments.append(Mask(False, self.map.rows(k), k, key.wide))
+                between = Places(self.map, k, self.scratch, back=False).rows("rows")
+                self.segments.append(Mask(between, self.at["scratch"], k, key.wide))
         self.launch()
         if key.padded and not gathers:
             self.segments += [Copy("rows", out=True), Copy("states")]
@@ -65,10 +70,8 @@ class Writer:
         return Variant(self.segments, self.scratch, gathers, self.choices, packs, self.torch)
 
     def copy_results(self, k: int, program: Program) -> None:
-        """Rows of a padded batch, into the first layer and out of the last; the last states in the user's order."""
+        """Rows of a padded batch, out of the last layer; the last states in the user's order."""
         key, places = self.key, Places(self.map, k, self.scratch, back=False)
-        if k == 0:
-            program.copy(places.rows("x"), Spot(self.at["x.0"]), "places", "N", key.I)
         if k == key.layers - 1:
             program.copy(Spot(self.at["rows.0"]), places.rows("rows"), "sources", "padded", key.wide, after=True)
         for s, width in enumerate(key.widths):
@@ -86,9 +89,9 @@ class Writer:
         if key.layers > 1:
             self.scratch.add("between.0", key.wide)  # a layer reads one and writes the other
             self.scratch.add("between.1", key.wide)
+        self.operands(gathers)
         if gathers:
             for name, width, is_there in (
-                ("x", key.I, True),
                 ("rows", key.wide, self.stride),
                 ("d_x", key.I, needs[0]),
             ):
@@ -96,9 +99,9 @@ class Writer:
                     self.scratch.add(name, width)
         for d in range(key.D):
             if key.ragged and any(some is not None and some.weights[d][1] for some in wanted):
-                self.scratch.add(f"before.{d}.0", key.P)
+                self.scratch.add(f"before.{d}.0", self.map.words(key.P))
             if key.projected and not key.walk:
-                self.scratch.add(f"d_projected.{d}.0", key.P)
+                self.scratch.add(f"d_projected.{d}.0", self.map.words(key.P))
             for k in range(0 if key.walk else form.K):
                 self.scratch.add(f"d_params.{d}.{k}", 0, key.B * key.H)
         if key.padded and not gathers:
@@ -145,11 +148,11 @@ class Writer:
         for d, reverse in enumerate(key.reverse):
             if key.ragged and wanted.weights[d][1]:
                 history = self.map.in_tape(k, d, "states" if reverse else "initial")
-                program.copy(places.find(Where(d, "before")), history, f"before.{int(reverse)}", "N", key.P)
-        if gathers and k == 0:
-            program.copy(places.rows("x"), Spot(self.at["x.0"]), "places", "N", key.I)
-            if wanted.x:
-                program.copy(Spot(self.at["d_x"]), places.rows("d_x"), "sources", "padded", key.I, after=True)
+                program.copy(places.find(Where(d, "before")), history, f"before.{int(reverse)}", "N", self.map.words(key.P))
+        if k == 0:
+            self.copy_operands(k, program, gathers)
+        if gathers and k == 0 and wanted.x:
+            program.copy(Spot(self.at["d_x"]), places.rows("d_x"), "sources", "padded", key.I, after=True)
         if gathers and k == key.layers - 1 and self.stride:
             program.copy(places.rows("rows"), Spot(self.at["rows.0"]), "places", "N", key.wide)
         self.finish(k, program)
@@ -159,9 +162,38 @@ class Writer:
         self.products(k, program)
         if key.dropout and k and wanted.x:
             self.launch()
-            self.segments.append(Mask(True, places.rows("d_x"), k - 1, key.wide))
+            self.segments.append(Mask(places.rows("d_x"), self.at["scratch"], k - 1, key.wide))
 
     # --- both
+    def operands(self, gathers: bool) -> None:
+        """Room for x as the first layer multiplies it: gathered from a padded batch, or rounded."""
+        key = self.key
+        if key.walk or not (gathers or key.rounded):
+            return
+        for name in ("x.0", "x.1") if self.is_x_twice else ("x",):
+            self.scratch.add(name, self.map.words(key.I))
+        for k in range(2 if key.rounded and key.layers > 1 and "between.0" not in self.scratch.starts else 0):
+            self.scratch.add(f"between.{k}", key.wide)  # a layer reads one and writes the other
+
+    @property
+    def is_x_twice(self) -> bool:
+        """In a chunk of steps, each direction begins with a row of its own."""
+        return self.key.rounded and self.key.whole > 0 and self.key.D > 1
+
+    def copy_operands(self, k: int, program: Program, gathers: bool) -> None:
+        """x of a layer, gathered or rounded, or both."""
+        key, places = self.key, Places(self.map, k, self.scratch, program.back)
+        rows: str | int = "N" if key.ragged else key.T * key.B
+        if key.walk or not (gathers or key.rounded):
+            return
+        if k == 0:
+            for d in range(2 if self.is_x_twice else 1):
+                origin, index = Spot(self.at[f"x.{d}"]), "places" if gathers else ""
+                program.copy(places.rows("x", d), origin, index, rows, key.I, rounded=key.rounded)
+        elif key.rounded:
+            between = self.scratch.spot(self.at["scratch"], f"between.{(k - 1) % 2}")
+            program.copy(places.rows("x"), between, "", rows, key.wide, rounded=True)
+
     def of_directions(self, name: str) -> list[int]:
         return [self.at[f"{name}.{d}"] for d in range(self.key.D)]
 

@@ -73,13 +73,13 @@ class Product(Segment):
 
 
 class Mask(Segment):
-    """Dropout between two layers: on the rows in the tape, or on their gradients in the scratch."""
+    """Dropout between two layers: on the rows, or on their gradients. They are in the first tape, or in the scratch."""
 
-    def __init__(self, back: bool, spot: Spot, number: int, width: int) -> None:
-        self.back, self.spot, self.number, self.width = back, spot, number, width
+    def __init__(self, spot: Spot, scratch: int, number: int, width: int) -> None:
+        self.spot, self.is_scratch, self.number, self.width = spot, spot.binding == scratch, number, width
 
     def run(self, frame: Frame) -> None:
-        tensor = frame.scratch if self.back else frame.tapes[0]
+        tensor = frame.scratch if self.is_scratch else frame.tapes[0]
         assert tensor is not None
         rows = frame.matrix(tensor, self.spot, frame.N, self.width)
         rows.mul_(frame.masks[self.number].view(frame.N, self.width))

@@ -110,16 +110,20 @@ class Room:
     P: int
     projected: bool
     reverse: bool
+    rounded: bool = False  # to bfloat16, two in a number; an even number of them for each gate and state
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """In reverse the initial states come after the others."""
-        N, B, H, G = self.N, self.B, self.H, len(self.cell.gates)
+        N, B, H, G = self.N, self.B, self.words(self.H), len(self.cell.gates)
         found = [(N, G * H), (N, trace(self.cell, self.dt).extra * H), (N, H if self.projected else 0)]
         for k in range(len(self.cell.states)):
-            width = self.P if k == 0 else H
+            width = self.words(self.P) if k == 0 else H
             found += [(N, width), (B, width)] if self.reverse else [(B, width), (N, width)]
         return found
+
+    def words(self, numbers: int) -> int:
+        return (numbers + 1) // 2 if self.rounded else numbers
 
     @cached_property
     def starts(self) -> list[int]:
@@ -150,7 +154,7 @@ class Room:
         found = {("gates", 0): gates, ("wx", 0): gates, ("extra", 0): extra, ("raw", 0): raw}
         for k, (a, b) in enumerate(zip(states, initial, strict=True)):
             found |= {("states", k): a, ("old", k): a, ("initial", k): b}
-        return found | {("history", 0): states[0] + self.B * self.P if self.reverse else initial[0]}
+        return found | {("history", 0): states[0] + self.B * self.words(self.P) if self.reverse else initial[0]}
 
 
 MOST_ROOMS = 1024

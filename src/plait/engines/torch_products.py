@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.emit.target import Form
-from ..kernels.launch.bindings import MemoryMap, Where
+from ..kernels.launch.bindings import MemoryMap, Spot, Where
 from ..kernels.launch.program import ByTorch
 from .base import Derivative
 from .plan_map import Places, PlanMap
@@ -39,12 +39,19 @@ class TorchProducts:
         else:
             torch.mm(x, w.t(), out=to)
 
+    def operands(self, frame: Frame, tensor: Tensor, spot: Spot, columns: int, width: int) -> Tensor:
+        """Rows of several columns of that width, in float32: rounded ones are copied."""
+        words = frame.matrix(tensor, spot, frame.N, columns * self.map.words(width))
+        if not self.key.rounded:
+            return words
+        return words.view(torch.bfloat16).unflatten(1, (columns, -1))[..., :width].flatten(1).float()
+
     def d_rh(self, frame: Frame, k: int, d: int) -> list[Tensor]:
         """Its columns may be in several matrices, in the order of the gates."""
         H, G, E = self.key.H, self.form.G, self.form.E
         places = {}
-        for name, width in (("gates", G * H), ("extra", E * H)):
-            places[name] = frame.matrix(frame.d_tapes[d], self.map.in_tape(k, d, name), frame.N, width)
+        for name, columns in (("gates", G), ("extra", E)):
+            places[name] = self.operands(frame, frame.d_tapes[d], self.map.in_tape(k, d, name), columns, H)
         if all(self.form.trace.shared):
             return [places["gates"]]
         return [places[name][:, first * H : (first + count) * H] for name, first, count in self.form.runs]
@@ -55,7 +62,7 @@ class TorchProducts:
             to = self.weight(frame.gradients, k, d, f"param.{what.run}")
             torch.sum(self.d_params(frame, k, d, what.run), 0, out=to)
             return
-        d_wx = frame.matrix(frame.d_tapes[d], self.map.in_tape(k, d, "gates"), N, self.form.G * key.H)
+        d_wx = self.operands(frame, frame.d_tapes[d], self.map.in_tape(k, d, "gates"), self.form.G, key.H)
         if what.name == "d_x":
             between = Places(self.map, k, self.scratch, back=True).rows("d_x")
             d_x = frame.d_x if k == 0 else frame.matrix(scratch_of(frame), between, N, key.wide)
@@ -69,7 +76,7 @@ class TorchProducts:
         elif what.name == "b_ih":
             torch.sum(d_wx, 0, out=to)
         elif what.name == "w_hr":
-            raw = frame.matrix(frame.tapes[d], self.map.in_tape(k, d, "raw"), N, key.H)
+            raw = self.operands(frame, frame.tapes[d], self.map.in_tape(k, d, "raw"), 1, key.H)
             torch.mm(self.in_scratch(frame, k, d, "d_projected").t(), raw, out=to)
         elif what.name == "w_hh":
             before = frame.matrix(frame.tapes[d], self.map.in_tape(k, d, "history"), N, key.P)
@@ -83,7 +90,7 @@ class TorchProducts:
 
     def in_scratch(self, frame: Frame, k: int, d: int, name: str) -> Tensor:  # (N, P)
         spot = Places(self.map, k, self.scratch, back=True).find(Where(d, name))
-        return frame.matrix(scratch_of(frame), spot, frame.N, self.key.P)
+        return self.operands(frame, scratch_of(frame), spot, 1, self.key.P)
 
     def d_params(self, frame: Frame, k: int, d: int, number: int) -> Tensor:  # (B, H)
         spot = Places(self.map, k, self.scratch, back=True).find(Where(d, "d_params", 0, number))
@@ -91,7 +98,7 @@ class TorchProducts:
 
     def derivative(self, frame: Frame, d: int) -> Derivative:
         """Of the only layer: what the gradients of its weights can be computed from later."""
-        d_wx = frame.matrix(frame.d_tapes[d], self.map.in_tape(0, d, "gates"), frame.N, self.form.G * self.key.H)
+        d_wx = self.operands(frame, frame.d_tapes[d], self.map.in_tape(0, d, "gates"), self.form.G, self.key.H)
         d_projected = self.in_scratch(frame, 0, d, "d_projected") if self.key.projected else None
         d_params = [self.d_params(frame, 0, d, k).sum(0) for k in range(self.form.K)]
         return Derivative(d_wx, self.d_rh(frame, 0, d), d_projected, d_params)

@@ -45,6 +45,7 @@ class Call:
     plan: Plan | None = None  # what ran the forward pass; None: the solver did
     kept: Sequence[Tensor] = ()  # what the forward pass saves for backward, on its way to autograd
     step: bool = False  # of a cell: x (B, I), states (B, .); the rows are h, which is not repeated in the last states
+    rounded: bool = False  # operands of products are rounded to bfloat16
     is_shared: bool = False  # by several levels of torch.func: none may write over what is kept
 
     # --- its tensors
@@ -90,7 +91,8 @@ class Call:
 
     def prepare(self, tensors: Sequence[Tensor], lasting: bool) -> list[Prepared]:
         engine, found = engines.get(self.engine), enumerate(self.weights([t.resolve_neg() for t in tensors]))
-        return [engine.prepare(self.cell, w, k % self.directions == 1, lasting=lasting) for k, w in found]
+        more = {"rounded": True} if self.rounded else {}
+        return [engine.prepare(self.cell, w, k % self.directions == 1, lasting=lasting, **more) for k, w in found]
 
     # --- what runs it
     def find_plan(self, x: Tensor, keep: bool, pinned: bool) -> Plan | None:
@@ -121,6 +123,7 @@ class Call:
             layout.padding is not None,
             True,
             step=self.step,
+            rounded=self.rounded,
         )
         engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
         plan = engine.plans.get(key)

@@ -11,7 +11,7 @@ from .target import Form, Target
 def products(target: Target) -> ir.Module:
     """The products, and what packs their operands: all cells have the same."""
     module = ir.Module("plait_products")
-    for name, function in tile.FUNCTIONS.items():
+    for name, function in (tile.FUNCTIONS | (tile.OF_PAIRS if target.rounded else {})).items():
         function(module, target, name)
     return module
 

@@ -9,7 +9,7 @@ from numba.core.cgutils import for_range
 
 from ...cells.trace import compiled
 from ..records import Product, Walk
-from . import activations
+from . import activations, pairs
 from .target import I64, Form, i64
 from .tile import slot
 from .vectors import NOTHING, Emitter, Vector, new_function, prefetch
@@ -30,6 +30,13 @@ class Row(NamedTuple):
     results: ir.Value  # address of its results in the scratch of the tile
 
 
+class Spot(NamedTuple):
+    """Where some units are: the address of each vector."""
+
+    addresses: list[ir.Value]
+    rounded: bool = False  # they are bfloat16
+
+
 class Place:
     """Some units of a row: one vector, or several that are computed side by side. It knows their addresses in the
     matrices of the walk, or of the product.
@@ -43,6 +50,7 @@ class Place:
         self.build, self.count, self.mask = emit.build, count, None if count is None else emit.mask(count)
         self.is_last = False  # these are all units of a block that is not full
         self.written: list[tuple[ir.Value, ir.Value]] = []
+        self.written_rounded: list[tuple[ir.Value, ir.Value]] = []
         self.H = self.field(Walk.H)
 
     def field(self, index: int) -> ir.Value:
@@ -52,49 +60,69 @@ class Place:
     def word(self, address: ir.Value, index: int) -> ir.Value:
         return self.build.load(self.build.gep(self.emit.at(address, I64), [i64(index)]))
 
-    def spread(self, address: ir.Value) -> list[ir.Value]:
-        """The address of each vector."""
-        return [self.emit.offset(address, v * self.form.target.lanes) for v in range(self.vectors)]
+    def number(self, base: ir.Value, index: ir.Value, *, rounded: bool = False) -> Spot:
+        size = 2 if rounded else self.form.target.size
+        first = self.build.add(base, self.build.mul(index, i64(size)))
+        starts = range(0, self.vectors * self.form.target.lanes, self.form.target.lanes)
+        return Spot([self.build.add(first, i64(start * size)) for start in starts], rounded)
 
-    def number(self, base: ir.Value, index: ir.Value) -> list[ir.Value]:
-        return self.spread(self.build.add(base, self.build.mul(index, i64(self.form.target.size))))
-
-    def units(self, base: ir.Value, row: ir.Value, width: ir.Value) -> list[ir.Value]:
+    def units(self, base: ir.Value, row: ir.Value, width: ir.Value) -> Spot:
         """In a row of a matrix of that width."""
         return self.number(base, self.build.add(self.build.mul(row, width), self.unit))
 
-    def column(self, base: int, row: ir.Value, columns: int, column: int) -> list[ir.Value]:
-        """In a row that has several columns of H units: those of the gates, for example."""
-        place = self.build.add(self.build.mul(row, i64(columns)), i64(column))
-        return self.units(self.field(base), place, self.H)
+    def operand(
+        self, base: ir.Value, row: ir.Value, width: ir.Value, columns: int = 1, column: int = 0
+    ) -> Spot:
+        """In a matrix of the tape, which products read: its numbers may be bfloat16, an even number of them for each
+        width. A row may have several columns of that width: those of the gates, for example.
+        """
+        build, rounded = self.build, self.form.target.rounded
+        if columns > 1:
+            row = build.add(build.mul(row, i64(columns)), i64(column))
+        if rounded:
+            width = pairs.even(build, width)
+        return self.number(base, build.add(build.mul(row, width), self.unit), rounded=rounded)
 
-    def saved(self, k: int, row: ir.Value) -> list[ir.Value]:
+    def column(self, base: int, row: ir.Value, columns: int, column: int) -> Spot:
+        return self.operand(self.field(base), row, self.H, columns, column)
+
+    def wx(self, row: ir.Value, gate: int) -> Spot:
+        place = self.build.add(self.build.mul(row, i64(self.form.G)), i64(gate))
+        return self.units(self.field(Walk.WX), place, self.H)
+
+    def saved(self, k: int, row: ir.Value) -> Spot:
         G, E = self.form.G, self.form.E
         return self.column(Walk.GATES, row, G, k) if k < G else self.column(Walk.EXTRA, row, E, k - G)
 
     def params(self) -> list[Vector]:
         return [self.read(self.number(self.field(Walk.PARAM + k), self.unit)) for k in range(self.form.K)]
 
-    def old(self, on: Row) -> list[Vector | float]:
-        """The old states. A step does not read an h that is projected."""
+    def old(self, on: Row, place: Callable[[ir.Value, ir.Value, ir.Value], Spot]) -> list[Vector | float]:
+        """The old states. A step does not read an h that is projected. place: in which kind of matrix they are"""
         first: list[Vector | float] = [0.0] if self.form.projected else []
         more = range(len(first), self.form.S)
-        return [*first, *(self.read(self.units(self.word(on.olds, k), on.r, self.H)) for k in more)]
+        return [*first, *(self.read(place(self.word(on.olds, k), on.r, self.H)) for k in more)]
 
-    def new(self, k: int, row: ir.Value) -> list[ir.Value]:
+    def new(self, k: int, row: ir.Value) -> Spot:
         """A state after the step; of h, if it is projected, before the projection."""
         matrix = Walk.RAW if k == 0 and self.form.projected else Walk.STATES + k
-        return self.units(self.field(matrix), row, self.H)
+        return self.operand(self.field(matrix), row, self.H)
+
+    def write_state(self, k: int, on: Row, width: ir.Value, value: Vector) -> None:
+        """To the tape. If that is rounded, the next step starts from the state as it is in the last states."""
+        self.write(self.operand(self.field(Walk.STATES + k), on.row, width), value)
+        if self.form.target.rounded:
+            self.write(self.units(self.field(Walk.LAST + k), on.sequence, width), value)
 
     def with_source(self, value: Any, k: int, row: ir.Value, width: ir.Value) -> Any:
         """A state, or its d_, and what is added to it from outside; only in forms that are made for it."""
         return value + self.read(self.units(self.field(Walk.SOURCE + k), row, width)) if self.form.sourced else value
 
-    def row_of_caller(self, row: ir.Value) -> list[ir.Value]:
+    def row_of_caller(self, row: ir.Value) -> Spot:
         offset = self.build.mul(row, self.field(Walk.ROWS_STRIDE))
         return self.number(self.build.add(self.field(Walk.ROWS), offset), self.unit)
 
-    def row_of_product(self, row: ir.Value) -> list[ir.Value]:
+    def row_of_product(self, row: ir.Value) -> Spot:
         """In a row of C."""
         build = self.build
         start = build.add(self.field(Product.C), build.mul(row, self.field(Product.C_ROW)))
@@ -115,27 +143,40 @@ class Place:
             joined = build.mul(self.count, i64(panel * target.size))
             fits = build.icmp_signed("<=", self.count, i64(target.most_joined(panels)))
             place = build.select(fits, build.add(on.results, joined), place)
-        return self.emit.read(self.spread(place))
+        lanes = target.lanes
+        return self.emit.read([self.emit.offset(place, v * lanes) for v in range(self.vectors)])
 
-    def read(self, addresses: list[ir.Value]) -> Vector:
-        return self.emit.read(addresses, self.mask)
+    def read(self, spot: Spot) -> Vector:
+        if not spot.rounded:
+            return self.emit.read(spot.addresses, self.mask)
+        emit = self.emit
+        shorts = [pairs.load_short(emit, address, self.count) for address in spot.addresses]
+        return Vector(emit, tuple(pairs.widened(emit, short) for short in shorts))
 
-    def write(self, addresses: list[ir.Value], value: Vector | float) -> None:
-        vectors = value.registers if isinstance(value, Vector) else [self.emit.splat(value)] * len(addresses)
-        self.written += zip(addresses, vectors, strict=True)
+    def write(self, spot: Spot, value: Vector | float) -> None:
+        vectors = value.registers if isinstance(value, Vector) else [self.emit.splat(value)] * self.vectors
+        if spot.rounded:
+            shorts = [pairs.rounded(self.emit, vector) for vector in vectors]
+            self.written_rounded += zip(spot.addresses, shorts, strict=True)
+        else:
+            self.written += zip(spot.addresses, vectors, strict=True)
 
     def flush(self) -> None:
         """Stores the results last, so that nothing is overwritten before it is read."""
         if self.count is None:
-            for address, vector in self.written:
+            for address, vector in self.written + self.written_rounded:
                 self.emit.store(address, vector)
-        else:
-            self.emit.store_first(self.written, self.count)
+            return
+        self.emit.store_first(self.written, self.count)
+        if self.written_rounded:
+            emit, count = self.emit, self.count
+            some = [(address, pairs.first_of(emit, short, count)) for address, short in self.written_rounded]
+            emit.store_first(some, pairs.even(self.build, count))
 
 
 def emit_forward(at: Place, on: Row) -> None:
     gates = range(at.form.G)
-    wx = [at.read(at.column(Walk.WX, on.row, at.form.G, g)) for g in gates]
+    wx = [at.read(at.wx(on.row, g)) for g in gates]
     emit_step(at, on, wx, [at.result(on, g, at.form.G) for g in gates])
 
 
@@ -153,12 +194,14 @@ def emit_forward_folded(at: Place, on: Row) -> None:
 
 def emit_step(at: Place, on: Row, wx: list[Any], rh: list[Any]) -> None:
     form, row = at.form, on.row
-    result = run_on_vectors(form, form.trace.step, *wx, *rh, *at.old(on), *at.params())
+    result = run_on_vectors(form, form.trace.step, *wx, *rh, *at.old(on, at.units), *at.params())
     for k, value in enumerate(result[: form.S]):
-        is_h = k == 0 and not form.projected
-        value = at.with_source(value, k, row, at.H) if k or is_h else value
-        at.write(at.new(k, row), value)
-        if is_h:
+        if k == 0 and form.projected:
+            at.write(at.new(k, row), value)
+            continue
+        value = at.with_source(value, k, row, at.H)
+        at.write_state(k, on, at.H, value)
+        if k == 0:
             at.write(at.row_of_caller(row), value)
     for k, value in enumerate(result[form.S :]):
         at.write(at.saved(k, row), value)
@@ -173,7 +216,7 @@ def emit_backward(at: Place, on: Row) -> None:
     new = [at.read(at.new(k, row)) for k in range(S)]
     d_new = [back if form.projected else at.read(carry[0]) + at.read(at.row_of_caller(row)) + back]
     d_new += [at.with_source(at.read(carry[k]), k, row, at.H) for k in range(1, S)]
-    d = run_on_vectors(form, form.trace.vjp, *saved, *at.old(on), *new, *at.params(), *d_new)
+    d = run_on_vectors(form, form.trace.vjp, *saved, *at.old(on, at.operand), *new, *at.params(), *d_new)
     d_wx, d_rh, d_old, d_params = d[:G], d[G : 2 * G], d[2 * G : 2 * G + S], d[2 * G + S :]
     for g in range(G):
         at.write(at.column(Walk.D_GATES, row, G, g), d_wx[g])
@@ -195,7 +238,7 @@ def emit_finish(at: Place, on: Row) -> None:
 def emit_projected(at: Place, on: Row) -> None:
     """The new h is the result of the projection."""
     h = at.with_source(at.result(on), 0, on.row, at.field(Walk.P))
-    at.write(at.units(at.field(Walk.STATES), on.row, at.field(Walk.P)), h)
+    at.write_state(0, on, at.field(Walk.P), h)
     at.write(at.row_of_caller(on.row), h)
 
 
@@ -203,7 +246,7 @@ def emit_d_projected(at: Place, on: Row) -> None:
     """All of d_ of h, which then goes back through the projection."""
     carry = at.units(at.field(Walk.CARRY), on.sequence, at.field(Walk.P))
     d_h = at.read(carry) + at.read(at.row_of_caller(on.row)) + at.result(on)
-    at.write(at.units(at.field(Walk.D_PROJECTED), on.row, at.field(Walk.P)), d_h)
+    at.write(at.operand(at.field(Walk.D_PROJECTED), on.row, at.field(Walk.P)), d_h)
     at.write(carry, 0.0)
 
 
@@ -217,8 +260,9 @@ def emit_touch(at: Place, on: Row, *, back: bool) -> None:
     others = [at.new(k, row) for k in range(int(form.projected), form.S)]
     others += [] if form.projected else [at.row_of_caller(row)]
     for places, to_write in ((gates, True), (others, not back)):
-        for addresses in places:
-            last = at.emit.offset(addresses[-1], form.target.lanes - 1)  # which may be on another line
+        for addresses, rounded in places:
+            size = 2 if rounded else form.target.size
+            last = at.build.add(addresses[-1], i64((form.target.lanes - 1) * size))  # which may be on another line
             for address in (addresses[0], last):
                 prefetch(at.build, address, to_write=to_write, near=3)
 

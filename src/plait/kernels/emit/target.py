@@ -17,6 +17,7 @@ I32, I64, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 WIDTHS = (128, 256, 512)  # bits of a vector
 FORCED = "PLAIT_VECTOR_BITS"
+ONES = 0x3F803F80  # the bits of a pair of ones in bfloat16
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Host:
     @property
     def vector_bits(self) -> int:
         return self.forced or self.widths[-1]
+
+    @property
+    def has_dot(self) -> bool:
+        """Whether one instruction multiplies pairs of bfloat16 numbers and adds both products."""
+        return "avx512bf16" in self.features and (self.vector_bits == 512 or "avx512vl" in self.features)
 
     @property
     def registers(self) -> int:
@@ -92,6 +98,8 @@ class Target:
     vectors: int = 2
     chunk: int = 0  # rows of the batch that are computed together, 0 for all
     apart: bool = False  # element-wise work after all products of a step, not after each
+    rounded: bool = False  # operands of products are bfloat16, two terms in a word (pairs.py)
+    dot: bool = False  # and the CPU multiplies such pairs
 
     @property
     def size(self) -> int:
@@ -119,6 +127,19 @@ class Target:
     def most_joined(self, panels: int) -> int:
         """So many units of the last block, or fewer, are columns of one panel for all gates. They fill no vector."""
         return min(self.width // panels, self.lanes - 1) if panels > 1 else 0
+
+    @property
+    def operand(self) -> int:
+        """Bytes of an operand of a product."""
+        return 2 if self.rounded else self.size
+
+    def operands(self, numbers: int) -> int:
+        """Of a row of so many: bfloat16 numbers come in pairs, so that a zero may be the last."""
+        return self.words(numbers) * self.size // self.operand
+
+    def words(self, numbers: int) -> int:
+        """The same row, counted in numbers that are not rounded."""
+        return (numbers + 1) // 2 if self.rounded else numbers
 
     def panels(self, rows: int) -> int:
         """How many panels a tile with this number of rows takes at once, a power of two: few rows take more."""

@@ -8,12 +8,14 @@ in every tile. So the result of a row does not depend on the rows beside it.
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba.core.cgutils import for_range, for_range_slice
 
+from . import pairs
 from .target import I32, I64, Target, i64
-from .vectors import Emitter, intrinsic, new_function, prefetch
+from .vectors import Emitter, intrinsic, new_function, prefetch, transposed
 
 FEW = 4  # rows
 LINE = 64  # bytes of a line of the caches
@@ -53,17 +55,19 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
     next_k = build.add(k, i64(1))
     in_a, in_panel = build.mul(k, step), build.mul(next_k, i64(target.width * target.size))
 
-    def number(r: int) -> ir.Value:
-        return emit.splat(build.load(emit.at(build.add(row_at[r], in_a), target.number)))
+    def number_at(r: int) -> ir.Value:
+        return build.add(row_at[r], in_a)
 
-    def weights(p: int, v: int) -> ir.Value:
+    def weights_at(p: int, v: int) -> ir.Value:
         at = emit.offset(build.add(panel_at[p], in_panel), v * target.lanes)
         is_new_line = v * target.lanes * target.size % LINE == 0
         if is_new_line and rows >= FEW:  # with fewer rows the loads themselves take the time
             prefetch(build, build.add(at, i64(AHEAD)), to_write=False, near=2)
-        return emit.load(at)
+        return at
 
-    totals = with_term(emit, sums, number, weights)
+    totals = sums
+    for kind in terms_of(emit):
+        totals = with_term(totals, kind, number_at, weights_at)
     build.cbranch(build.icmp_signed("<", next_k, depth), loop, after)
     build.position_at_end(after)
     results = {c: build.phi(target.vector) for c in cells}
@@ -77,28 +81,60 @@ def tile_function(module: ir.Module, target: Target, rows: int, panels: int, vec
     return function
 
 
+class Term(NamedTuple):
+    """How a tile reads its operands, and adds their product to a sum."""
+
+    number: Callable[[ir.Value], ir.Value]  # address -> of A, in all lanes
+    weights: Callable[[ir.Value], ir.Value]  # address -> of a panel
+    add: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]  # number, weights, sum
+
+
+def terms_of(emit: Emitter) -> list[Term]:
+    """One term for each k; of pairs it is one of two products, or two of one."""
+    build, target = emit.build, emit.target
+    suffix, vector = target.suffix, target.vector
+
+    def fma(x: ir.Value, w: ir.Value, total: ir.Value) -> ir.Value:
+        return intrinsic(build, f"llvm.fma.{suffix}", vector, x, w, total)
+
+    def word(address: ir.Value) -> ir.Value:
+        return build.load(emit.at(address, I32))
+
+    def words(address: ir.Value) -> ir.Value:
+        return build.bitcast(emit.load(address), ir.VectorType(I32, target.lanes))
+
+    def part(second: bool) -> Term:
+        number = lambda at: emit.splat(pairs.term(emit, word(at), second))
+        return Term(number, lambda at: pairs.term(emit, words(at), second), fma)
+
+    if not target.rounded:
+        return [Term(lambda at: emit.splat(build.load(emit.at(at, target.number))), emit.load, fma)]
+    if target.dot:
+        return [Term(lambda at: emit.splat(word(at)), words, partial(pairs.add_dot, emit))]
+    return [part(False), part(True)]
+
+
 def with_term(
-    emit: Emitter, sums: Cells, number: Callable[[int], ir.Value], weights: Callable[[int, int], ir.Value]
+    sums: Cells, term: Term, number_at: Callable[[int], ir.Value], weights_at: Callable[[int, int], ir.Value]
 ) -> Cells:
     """The sums and one term more: that number of each row of A times these weights of each column.
 
     The smaller operand stays in registers, the other is loaded again; the sums never leave.
     """
     rows, columns = 1 + max(r for r, _, _ in sums), sorted({(p, v) for _, p, v in sums})
-    fma, vector = f"llvm.fma.{emit.target.suffix}", emit.target.vector
     totals: Cells = {}
     if rows < len(columns):
-        held = [number(r) for r in range(rows)]
+        held = [term.number(number_at(r)) for r in range(rows)]
         for p, v in columns:
-            w = weights(p, v)
+            w = term.weights(weights_at(p, v))
             for r in range(rows):
-                totals[r, p, v] = intrinsic(emit.build, fma, vector, held[r], w, sums[r, p, v])
+                totals[r, p, v] = term.add(held[r], w, sums[r, p, v])
     else:
-        panel_held = {(p, v): weights(p, v) for p, v in columns}
+        panel_held = {(p, v): term.weights(weights_at(p, v)) for p, v in columns}
         for r in range(rows):
-            x = number(r)
+            x = term.number(number_at(r))
             for p, v in columns:
-                totals[r, p, v] = intrinsic(emit.build, fma, vector, x, panel_held[p, v], sums[r, p, v])
+                totals[r, p, v] = term.add(x, panel_held[p, v], sums[r, p, v])
     return totals
 
 
@@ -144,21 +180,6 @@ def pack_transposed_function(module: ir.Module, target: Target, name: str) -> No
             value = build.load(emit.at(build.add(start, build.mul(stride, loop.index)), target.number))
             build.store(value, emit.at(build.add(line, build.mul(loop.index, size)), target.number))
     build.ret_void()
-
-
-def transposed(emit: Emitter, rows: list[ir.Value]) -> list[ir.Value]:
-    """The transpose of a square of vectors: exchanges single numbers, then pairs, then fours, and so on."""
-    lanes, half = len(rows), 1
-    while half < lanes:
-        low = [k if not k & half else lanes + k - half for k in range(lanes)]
-        high = [k + half if not k & half else lanes + k for k in range(lanes)]
-        orders = [ir.Constant(ir.VectorType(I32, lanes), [ir.Constant(I32, k) for k in some]) for some in (low, high)]
-        for i in range(lanes):
-            if not i & half:
-                a, b = rows[i], rows[i + half]
-                rows[i], rows[i + half] = (emit.build.shuffle_vector(a, b, order) for order in orders)
-        half *= 2
-    return rows
 
 
 def pack_rows_function(module: ir.Module, target: Target, name: str, *, side: bool) -> None:
@@ -230,7 +251,8 @@ def write_function(module: ir.Module, target: Target, name: str) -> None:
     build.ret_void()
 
 
-FUNCTIONS: dict[str, Callable[[ir.Module, Target, str], None]] = {
+Writes = dict[str, Callable[[ir.Module, Target, str], None]]
+FUNCTIONS: Writes = {
     "plait_product": partial(product_function, resume=False),
     "plait_product_on": partial(product_function, resume=True),
     "plait_pack_transposed": pack_transposed_function,
@@ -238,4 +260,12 @@ FUNCTIONS: dict[str, Callable[[ir.Module, Target, str], None]] = {
     "plait_pack_side": partial(pack_rows_function, side=True),
     "plait_add_bias": add_bias_function,
     "plait_write": write_function,
+}
+# if operands are rounded to bfloat16
+OF_PAIRS: Writes = {
+    "plait_pack_transposed": pairs.pack_transposed_function,
+    "plait_pack_columns": partial(pairs.pair_rows_function, side=False, short=False),
+    "plait_pack_short": partial(pairs.pair_rows_function, side=False, short=True),
+    "plait_pack_side": partial(pairs.pair_rows_function, side=True, short=True),
+    "plait_round": pairs.round_function,
 }

@@ -40,8 +40,8 @@ class Emitter:
     build: ir.IRBuilder
     target: Target
 
-    def splat(self, value: float | ir.Value) -> ir.Value:
-        number, lanes = self.target.number, self.target.lanes
+    def splat(self, value: float | ir.Value, lanes: int = 0) -> ir.Value:
+        number, lanes = self.target.number, lanes or self.target.lanes
         if not isinstance(value, ir.Value):
             return ir.Constant(self.target.vector, [ir.Constant(number, float(value))] * lanes)
         undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
@@ -55,11 +55,11 @@ class Emitter:
     def offset(self, address: ir.Value, numbers: int) -> ir.Value:
         return self.build.add(address, i64(numbers * self.target.size))
 
-    def mask(self, count: ir.Value) -> ir.Value:
-        """The first `count` lanes."""
-        lanes = self.target.lanes
+    def mask(self, count: ir.Value, lanes: int = 0) -> ir.Value:
+        """The first `count` lanes. lanes: of the vector, if they are not as many as usual"""
+        lanes = lanes or self.target.lanes
         iota = ir.Constant(ir.VectorType(I64, lanes), [i64(k) for k in range(lanes)])
-        return self.build.icmp_signed("<", iota, self.splat(count))
+        return self.build.icmp_signed("<", iota, self.splat(count, lanes))
 
     def load(self, address: ir.Value, mask: ir.Value | None = None) -> ir.Value:
         pointer, vector = self.at(address, self.target.vector), self.target.vector
@@ -72,7 +72,13 @@ class Emitter:
         return intrinsic(self.build, name, vector, pointer, align, mask, ir.Constant(vector, None))
 
     def store(self, address: ir.Value, value: ir.Value) -> None:
-        self.build.store(value, self.at(address, value.type)).align = self.target.size
+        """A vector of numbers, or of 16-bit ones."""
+        self.build.store(value, self.at(address, value.type)).align = self.size_of(value)
+
+    def size_of(self, value: ir.Value) -> int:
+        """Bytes of a number of a vector."""
+        element = value.type.element
+        return element.width // 8 if isinstance(element, ir.IntType) else self.target.size
 
     def store_first(self, places: Sequence[tuple[ir.Value, ir.Value]], count: ir.Value) -> None:
         """Stores the first `count` lanes, not all, of each (address, vector). In halves: masked stores are slow."""
@@ -85,7 +91,7 @@ class Emitter:
                     self.store(address, self.lanes(value, 0, lanes))
             places = [
                 (
-                    build.select(there, self.offset(address, lanes), address),
+                    build.select(there, build.add(address, i64(lanes * self.size_of(value))), address),
                     build.select(there, self.lanes(value, lanes, 2 * lanes), self.lanes(value, 0, lanes)),
                 )
                 for address, value in places
@@ -154,3 +160,18 @@ class Vector:
 def where(condition: Vector, then: Vector | float, otherwise: Vector | float) -> Vector:
     """`then` where the comparison is true, else `otherwise`; NaN compares as false."""
     return condition.map(condition.emit.build.select, then, otherwise)
+
+
+def transposed(emit: Emitter, rows: list[ir.Value]) -> list[ir.Value]:
+    """The transpose of a square of vectors: exchanges single numbers, then pairs, then fours, and so on."""
+    lanes, half = len(rows), 1
+    while half < lanes:
+        low = [k if not k & half else lanes + k - half for k in range(lanes)]
+        high = [k + half if not k & half else lanes + k for k in range(lanes)]
+        orders = [ir.Constant(ir.VectorType(I32, lanes), [ir.Constant(I32, k) for k in some]) for some in (low, high)]
+        for i in range(lanes):
+            if not i & half:
+                a, b = rows[i], rows[i + half]
+                rows[i], rows[i + half] = (emit.build.shuffle_vector(a, b, order) for order in orders)
+        half *= 2
+    return rows

@@ -144,7 +144,7 @@ class Sized:
             count = self.team(N, I if is_ours or self.folded else 0)
         can_share = not self.unites and self.slab_count == 1 and count > 1
         shared = can_share and by_units(self.costs, self.form, key.B, key.H, key.D, count)
-        over_rows = back and ours_over_rows(self.schedule, I, key.P, N)
+        over_rows = back and (key.rounded or ours_over_rows(self.schedule, I, key.P, N))
         return Choices(count, shared, is_ours, over_rows, T == 1)
 
     def slices(self, layout: Layout, count: int) -> list[int]:
@@ -178,8 +178,8 @@ class Sized:
         For the launch it is no call of its own. But it wastes the lanes that N does not fill, and it is slower if it
         reads many panels from memory. If they are packed already, it computes all with few rows.
         """
-        if not self.schedule.torch_mm or (self.key.pinned and M < FEW):
-            return True
+        if self.key.rounded or not self.schedule.torch_mm or (self.key.pinned and M < FEW):
+            return True  # torch.mm would round its results, too
         target, costs, work = self.form.target, self.costs, M * N * K * self.size / 4 / count
         rest = N % target.width
         # the last block may be narrow

@@ -33,6 +33,7 @@ class Key(NamedTuple):
     dt: float = 1
     whole: int = 0  # sequences of the batch that this is a chunk of, if those are more than B
     step: bool = False  # of a cell: x (B, I), states (B, .), and the rows are h
+    rounded: bool = False  # operands of products are rounded to bfloat16
 
     @property
     def D(self) -> int:
@@ -72,7 +73,7 @@ class Key(NamedTuple):
         rows = "ragged" if self.ragged else f"T {self.T}"
         if self.padded:
             rows += ", padded"
-        flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced", "step") if getattr(self, n)]
+        flags = [n for n in ("stateful", "dropout", "pinned", "walk", "sourced", "step", "rounded") if getattr(self, n)]
         sizes = f"{rows}, B {self.B}, I {self.I}, H {self.H}" + (f", P {self.P}" if self.projected else "")
         counts = ((self.layers, "layer"), (self.D, "direction"), (self.threads, "thread"))
         more = [counted(n, name) for n, name in counts]

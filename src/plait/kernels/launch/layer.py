@@ -5,6 +5,7 @@ from itertools import pairwise
 from struct import pack, unpack
 from typing import NamedTuple
 
+from ..emit.target import ONES, Target
 from ..records import LINE, PIECE, Product, Tile, Walk
 from .bindings import Bindings, Spot, Where
 from .choices import Choices, Sized
@@ -81,8 +82,18 @@ class Layer(NamedTuple):
 
 
 class LayerProgram(Program):
+    def run(self, numbers: int, where: Where | None = None) -> Run:
+        """A row of so many operands."""
+        return Run(self.target.words(numbers), self.target.words(numbers), where)
+
+    def terms(self, at: int, count: int, *, gates: bool = False) -> None:
+        """How many terms a product has. gates: those of each gate begin with a new pair, if they come in pairs"""
+        groups = self.form.G if gates and self.target.rounded else 1
+        self.set(at, TERM_GROUPS=groups, TERMS=count // groups)
+
     def walk(self, at: int, slab: Slab, stride: int) -> None:
         s, form, d, H, back = self.sized, self.form, slab.direction, self.key.H, self.back
+        rounded = self.target.rounded
         self.size(at + Walk.T, "T", s.key.T)
         self.set(
             at,
@@ -93,6 +104,9 @@ class LayerProgram(Program):
             STATE_COUNT=form.S,
             PARAM_COUNT=form.K,
             NUMBER=s.size,
+            OPERAND=self.target.operand,
+            RUNNING=rounded and not back,
+            ROUNDING=self.functions["plait_round"] if rounded else 0,
             WIDTH=self.target.width,
             ROWS_STRIDE=stride * s.size,
             ROWS_SKIP=slab.skipped(s.rows_in_slabs) * stride * s.size,
@@ -101,8 +115,10 @@ class LayerProgram(Program):
         )
         for word in (Walk.ROWS, Walk.FIRST_ROWS):
             self.point(at + word, Where(d, "rows", slab.outside(stride, s.rows_in_slabs)))
-        widths = {"GATES": s.GH, "EXTRA": form.E * H, "RAW": H}
-        widths |= {"D_PROJECTED": s.key.P, "D_GATES": s.GH, "D_EXTRA": form.E * H} if back else {"WX": s.GH}
+        gates, extra = form.G * self.target.words(H), form.E * self.target.words(H)
+        widths = {"GATES": gates, "EXTRA": extra, "RAW": self.target.words(H)}
+        of_d = {"D_PROJECTED": self.target.words(s.key.P), "D_GATES": gates, "D_EXTRA": extra}
+        widths |= of_d if back else {"WX": s.GH}
         for name, width in widths.items():
             self.point(at + getattr(Walk, name), Where(d, name.lower(), slab.rows(width)))
         places = {"STATES": slab.states, "INITIAL": slab.initial, "GIVEN": slab.own}
@@ -133,18 +149,20 @@ class LayerProgram(Program):
         """h times R' forward, with x times W' if it is folded; d_rh times R back."""
         s, form, d, back = self.sized, self.form, slab.direction, self.back
         G, H, P, I, each = form.G, s.key.H, s.key.P, s.I, form.G
-        runs, folded, separate = [Run(P, P)], s.folded and not back, len(form.apart)
+        runs, folded, separate = [self.run(P)], s.folded and not back, len(form.apart)
         if back:
-            each, widths = 1, {"gates": G * H, "extra": form.E * H}
-            places = [(widths[name], count, f"d_{name}", column * H) for name, column, count in form.runs]
-            runs = [Run(row, n * H, Where(d, name, slab.rows(row) + after)) for row, n, name, after in places]
+            each, unit = 1, self.target.words(H)
+            widths = {"gates": G * unit, "extra": form.E * unit}
+            places = [(widths[name], count, f"d_{name}", column * unit) for name, column, count in form.runs]
+            runs = [Run(row, n * unit, Where(d, name, slab.rows(row) + after)) for row, n, name, after in places]
         elif folded:
             each += separate
-            runs.append(Run(I, I, Where(d, "x", slab.outside(I, s.x_in_slabs))))
+            runs.append(self.run(I, Where(d, "x", slab.outside(I, s.x_in_slabs))))
         at = self.product(Where(d, "w_hh"), runs, columns=P if back else H, row=P, each=each)
         self.give_to(walk, Walk.RECURRENT, at)
+        self.terms(at, G * H if back else P, gates=back)
         if folded:
-            self.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * s.size)
+            self.set(at, FOLDED=1, SEPARATE=separate, W_ROW=I * s.size, W_TERMS=I)
             if separate:  # an infinite x times 0 is no number
                 self.set(at, JOINED=0)
             self.words[at + Product.GATE : at + Product.GATE + each] = [*form.order, *form.apart]
@@ -161,8 +179,9 @@ class LayerProgram(Program):
         if not key.projected:
             return
         columns, depth = (key.H, key.P) if self.back else (key.P, key.H)
-        at = self.product(Where(d, "w_hr"), [Run(depth, depth)], columns=columns, row=key.H)
+        at = self.product(Where(d, "w_hr"), [self.run(depth)], columns=columns, row=key.H)
         self.give_to(walk, Walk.PROJECTION, at)
+        self.terms(at, depth)
         self.panels(at, "p_panels", d)
         self.set(walk, PROJECT=self.functions["plait_d_projected" if self.back else "plait_projected"])
         if self.back:
@@ -172,11 +191,13 @@ class LayerProgram(Program):
         """W x + b of all rows forward, d_x back. Of two directions the second adds its d_x, in the next round."""
         s, d, size = self.sized, slab.direction, self.target.size
         if self.back:
-            a, N, K = Where(d, "d_gates", slab.rows(s.GH)), s.I, s.GH
+            width, N = self.form.G * self.target.words(self.key.H), s.I
+            run = Run(width, width, Where(d, "d_gates", slab.rows(width)))
             c = Where(d, "d_x", slab.outside(s.I, s.x_in_slabs))
         else:
-            a, c, N, K = Where(d, "x"), Where(d, "gates"), s.GH, s.I
-        at = self.product(Where(d, "w_ih"), [Run(K, K, a)], columns=N, row=s.I)
+            run, c, N = self.run(s.I, Where(d, "x")), Where(d, "wx"), s.GH
+        at = self.product(Where(d, "w_ih"), [run], columns=N, row=s.I)
+        self.terms(at, s.GH if self.back else s.I, gates=self.back)
         self.inner.append((at + Product.OWNER, 8 * at))
         self.set(at, C_ROW=N * size, C_SKIP=slab.skipped(s.x_in_slabs) * N * size, STEP=slab.B)
         self.set(at, ROUND=d if self.back else 0, OF_WALK=self.walk_of(slab))
@@ -200,9 +221,12 @@ class LayerProgram(Program):
     def weight_gradients(self, slab: Slab, learning: Set[str]) -> None:
         """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
         s, d, H, P, I, gate = self.sized, slab.direction, self.key.H, self.key.P, self.sized.I, 0
+        runs = self.form.runs
+        if H != self.target.operands(H):  # there is a zero between two gates
+            runs = [(name, column + k, 1) for name, column, count in runs for k in range(count)]
         x = Where(d, "x", slab.outside(I, s.x_in_slabs))
         before = Where(d, "before") if s.key.ragged else Where(d, "history", slab.history(P))
-        for matrix, column, count in self.form.runs:
+        for matrix, column, count in runs:
             of_x = [Side(x, I, Where(d, "d_w_ih", gate * H * I), s.x_in_slabs)] if "w_ih" in learning else []
             of_h = [Side(before, P, Where(d, "d_w_hh", gate * H * P), True)] if "w_hh" in learning else []
             b_ih = [Where(d, "d_b_ih", gate * H)] if "b_ih" in learning else []
@@ -223,15 +247,17 @@ class LayerProgram(Program):
         if not (sides or sums):
             return
         key, d, target = self.key, slab.direction, self.target
-        columns, width = count * key.H, (self.form.G if matrix == "gates" else self.form.E) * key.H
-        b = Where(d, f"d_{matrix}", slab.rows(width) + column * key.H)
-        runs = [Run(side.columns, side.columns, side.a) for side in sides]
+        columns, unit = count * key.H, self.target.words(key.H)
+        width = (self.form.G if matrix == "gates" else self.form.E) * unit
+        b = Where(d, f"d_{matrix}", slab.rows(width) + column * unit)
+        runs = [Run(self.target.words(side.columns), side.columns, side.a) for side in sides]
         at = self.product(b, runs, columns=columns, row=width)
         self.size(at + Product.DEPTH, "N", slab.N)
         tiles: list[tuple[int, int, int]] = []
         for k, side in enumerate(sides):
-            some = -(-side.columns // target.rows)
-            bounds = pairwise(side.columns * i // some for i in range(some + 1))
+            some, pair = -(-side.columns // target.rows), 2 if target.rounded else 1
+            numbers = self.target.words(side.columns)
+            bounds = pairwise(min(side.columns, numbers * i // some * pair) for i in range(some + 1))
             tiles += [(k, first, end - first) for first, end in bounds]
             self.words[at + Product.SIDE_SKIP + k] = slab.skipped(side.in_slabs) * side.columns * target.size
             self.result(at + Product.C + k, side.c, columns * side.columns, slab)
@@ -253,11 +279,22 @@ class LayerProgram(Program):
             M=count,
             GROUPS=groups,
             CHUNKS=chunks,
+            PER_LINE=2 if target.rounded else 1,
+            OPERAND=target.operand,
+            PACK_ROWS=self.functions["plait_pack_short" if target.rounded else "plait_pack_columns"],
             PACK_SIDE=self.functions["plait_pack_side"],
             WRITE=self.functions["plait_write"],
-            ONE=unpack("=q", pack("=d", 1) if target.double else pack("=2f", 1, 1))[0],
+            ONE=one(target),
         )
         most, some = -(-blocks // groups), -(-count // chunks)
         panels = most * (PIECE + 1) * target.width
         packed = some * (PIECE * target.rows + target.width)
         self.workspace.reserve_sums(LINE * 8 + panels + packed + (some + 1) * most * target.rows * target.width)
+
+
+def one(target: Target) -> int:
+    """The bits of ones, as a row of them begins."""
+    if target.rounded:
+        return ONES << 32 | ONES
+    found: int = unpack("=q", pack("=d", 1) if target.double else pack("=2f", 1, 1))[0]
+    return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..records import LINE, Copy, Head, Launch, Product, Walk
 from . import compiler, threads
-from .bindings import WORKSPACE, Bindings, N, Spot, Where, aligned
+from .bindings import NOWHERE, WORKSPACE, Bindings, N, Spot, Where, aligned
 from .choices import Sized
 from .pace import Estimate, pace
 from .slabs import Slab
@@ -213,9 +213,20 @@ class Program:
             self.reserve(word, numbers, slab)
             self.partial.setdefault(where, (numbers, word))
 
-    def copy(self, to: Spot, origin: Spot, index: str, rows: str | int, width: int, *, after: bool = False) -> None:
+    def copy(
+        self,
+        to: Spot,
+        origin: Spot,
+        index: str,
+        rows: str | int,
+        width: int,
+        *,
+        after: bool = False,
+        rounded: bool = False,
+    ) -> None:
         """Rows of `width` numbers that are copied before the walks, or after all else. index: the binding that says for
-        each row of `to` which one of `origin` it is; rows: how many, or the binding that says so
+        each row of `to` which one of `origin` it is, "" if it is the same; rows: how many, or the binding that says so;
+        rounded: those of `to` are operands of products
         """
         at, numbers = len(self.words), self.bindings.numbers
         if not self.words[Launch.COPIES]:
@@ -223,7 +234,10 @@ class Program:
         self.words[Launch.COPIES] += 1
         self.words += [0] * Copy.SIZE
         self.words[at + Copy.ROW], self.words[at + Copy.AFTER] = width * self.target.size, after
-        for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, Spot(numbers[index]))):
+        self.words[at + Copy.TO_ROW] = (self.target.words(width) if rounded else width) * self.target.size
+        if rounded:
+            self.words[at + Copy.NUMBERS], self.words[at + Copy.ROUNDING] = width, self.functions["plait_round"]
+        for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, Spot(numbers[index]) if index else NOWHERE)):
             self.bind(at + word, spot)
         if isinstance(rows, int):
             self.words[at + Copy.ROWS] = rows

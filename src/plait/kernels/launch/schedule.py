@@ -43,11 +43,12 @@ class Schedule:
         """The CPU that the kernels are made for."""
         return host() if self.vector_bits is None else host().narrowed(self.vector_bits, "vector_bits")
 
-    def target(self, double: bool, machine: Host | None = None) -> Target:
+    def target(self, double: bool, machine: Host | None = None, *, rounded: bool = False) -> Target:
         machine = machine or self.machine()
         lanes = machine.vector_bits // (64 if double else 32) if self.vectorise else 1
         if self.tile == "register":
-            return Target(double, lanes, machine.rows, apart=self.apart)
+            dot = rounded and machine.has_dot
+            return Target(double, lanes, machine.rows, apart=self.apart, rounded=rounded, dot=dot)
         chunk, columns = self.tile or (0, lanes)
         target = Target(double, lanes, 1, max(1, columns // lanes), chunk, self.apart)
         if target.width * target.size > MOST_TILE:

@@ -1,7 +1,7 @@
 """Rows, copied to other places: a ragged batch from and to a padded one, and the states that its steps start from."""
 
 from ..records import Copy, Launch
-from .machine import Int, compiled, copy, count_up, get, ticket, wait, zero
+from .machine import Int, call6, compiled, copy, count_up, get, ticket, wait, zero
 
 ROWS = 32  # rows that a thread takes at a time
 
@@ -14,13 +14,16 @@ def pieces(record, after):
 
 @compiled(2)
 def copy_piece(record, piece):
-    to, origin, row = get(record, Copy.TO), get(record, Copy.FROM), get(record, Copy.ROW)
+    index, origin, row = get(record, Copy.INDEX), get(record, Copy.FROM), get(record, Copy.ROW)
+    size, rounding = get(record, Copy.TO_ROW), get(record, Copy.ROUNDING)
     for k in range(piece * ROWS, min((piece + 1) * ROWS, get(record, Copy.ROWS))):
-        number = get(get(record, Copy.INDEX), k)
+        number, to = get(index, k) if index else k, get(record, Copy.TO) + k * size
         if number < 0:
-            zero(to + k * row, row)
+            zero(to, size)
+        elif rounding:
+            call6(rounding, to, origin + number * row, get(record, Copy.NUMBERS), 0, 0, 0)
         else:
-            copy(to + k * row, origin + number * row, row)
+            copy(to, origin + number * row, row)
 
 
 @compiled(1)

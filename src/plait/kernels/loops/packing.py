@@ -20,19 +20,22 @@ def pack_panel(product, panel, each, column, units, at, joined):
     function, row, to = get(product, Product.PACK), get(product, Product.FACTOR_ROW), panel + line + at
     separate, folded = get(product, Product.SEPARATE), get(product, Product.FOLDED)
     of_w = get(product, Product.RUN_COLUMNS + Product.RUN_SIZE) if folded else 0
-    depth = get(product, Product.DEPTH) - of_w
+    depth, terms = get(product, Product.DEPTH) - of_w, get(product, Product.TERMS)
     if not joined:
         zero(panel, line)
     if each < get(product, Product.EACH) - separate:
         origin = get(product, Product.FACTOR) + column * (row if get(product, Product.TRANSPOSED) else SIZE)
-        if not get(product, Product.IDLE):
-            call6(function, to, origin, row, depth, units, joined)
+        groups = get(product, Product.TERM_GROUPS)
+        for k in range(0 if get(product, Product.IDLE) else groups):
+            start = origin + k * terms * (SIZE if get(product, Product.TRANSPOSED) else row)
+            call6(function, to + depth // groups * k * line, start, row, terms, units, joined)
         if get(product, Product.BIAS):
             copy(panel + at, get(product, Product.BIAS) + column * SIZE, units * SIZE)
         to += depth * line
     if each >= separate and folded:
         row = get(product, Product.W_ROW)
-        call6(function, to, get(product, Product.W) + column * row, row, of_w, units, joined)
+        terms = get(product, Product.W_TERMS)
+        call6(function, to, get(product, Product.W) + column * row, row, terms, units, joined)
         if get(product, Product.W_BIAS):
             bias = get(product, Product.W_BIAS) + column * SIZE
             call6(get(product, Product.ADD_BIAS), panel + at, bias, units, 0, 0, 0)

@@ -23,7 +23,7 @@ def place_of(product, side, k, column):
     place = get(product, Product.RUN + run) + k * get(product, Product.RUN_ROW + run)
     if skip:
         place += k // get(product, Product.STEP) * skip
-    return place + column * get(product, Product.NUMBER)
+    return place + column * get(product, Product.OPERAND)
 
 
 @compiled(7)
@@ -35,7 +35,8 @@ def pack_side(product, side, column, size, start, depth, to):
         some = start + depth - k
         if get(product, Product.SIDE_SKIP + side):
             some = min(some, step - k % step)
-        call6(function, to + (k - start) * size * SIZE, place_of(product, side, k, column), row, some, size, 0)
+        line = (k - start) // get(product, Product.PER_LINE)
+        call6(function, to + line * size * SIZE, place_of(product, side, k, column), row, some, size, 0)
         k += some
 
 
@@ -51,7 +52,7 @@ def fetch(origin, size):
 @compiled(5)
 def fetch_side(product, side, k, column, last):
     """Prefetches row k of a side, from one column to another."""
-    fetch(place_of(product, side, k, column), (last - column) * get(product, Product.NUMBER))
+    fetch(place_of(product, side, k, column), (last - column) * get(product, Product.OPERAND))
 
 
 @compiled(2)
@@ -121,7 +122,9 @@ def outer_product(product, item, workspace):
     sums, start = results + work * slot if chunk == 0 and get(product, Product.SUMS) else 0, 0
     put(workspace, 0, get(product, Product.ONE))
     # what it needs of a row: of B, and of one side or two, or none
-    wanted, wanted_size = get(product, Product.FACTOR) + block * line, min(last * WIDTH, COLUMNS) * SIZE - block * line
+    first_unit, of_b = block * WIDTH, get(product, Product.OPERAND)
+    wanted = get(product, Product.FACTOR) + first_unit * of_b
+    wanted_size = (min(last * WIDTH, COLUMNS) - first_unit) * of_b
     one = other = from_column = to_column = end_of_one = 0
     if begin < end:
         first, final = tile_of(product, begin), tile_of(product, end - 1)
@@ -130,20 +133,22 @@ def outer_product(product, item, workspace):
         end_of_one = to_column if one == other else get(product, Product.RUN_COLUMNS + one * Product.RUN_SIZE)
     while start < K:
         depth, function = min(PIECE, K - start), get(product, Product.TILE_ON if start else Product.TILE)
-        stride, done, fetched = (depth + 1) * line, 0, start + depth
+        per_line, done, fetched = get(product, Product.PER_LINE), 0, start + depth
+        lines = (depth + per_line - 1) // per_line
+        stride = (lines + 1) * line
         pack_tiles(product, begin, end, start, depth, sides)
         for j in range(last - block):
             unit, panel = (block + j) * WIDTH, panels + j * stride
-            origin = get(product, Product.FACTOR) + start * factor + unit * SIZE
+            origin = get(product, Product.FACTOR) + start * factor + unit * of_b
             zero(panel, line)
-            call6(get(product, Product.PACK), panel + line, origin, factor, depth, min(WIDTH, COLUMNS - unit), 0)
+            call6(get(product, Product.PACK_ROWS), panel + line, origin, factor, depth, min(WIDTH, COLUMNS - unit), 0)
             narrow = 1 if COLUMNS - unit <= get(product, Product.LANES) else 0
             if sums:
-                call9(function, 32 + 2 + narrow, workspace, 0, 0, depth, panel, stride, sums + j * slot, 0)
+                call9(function, 32 + 2 + narrow, workspace, 0, 0, lines, panel, stride, sums + j * slot, 0)
             for number in range(begin, end):
                 size = get(tile_of(product, number), Tile.COUNT)
                 a, to = sides + (number - begin) * packed, results + ((number - begin) * (last - block) + j) * slot
-                call9(function, size * 32 + 2 + narrow, a, SIZE, size * SIZE, depth, panel, stride, to, 0)
+                call9(function, size * 32 + 2 + narrow, a, SIZE, size * SIZE, lines, panel, stride, to, 0)
                 done += 1
                 further = min(K, start + depth + depth * done // work)
                 while fetched < further:  # the rows that come next, bit by bit

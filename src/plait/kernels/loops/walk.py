@@ -25,6 +25,7 @@ from .machine import (
     call1,
     call2,
     call4,
+    call6,
     compiled,
     copy,
     count_up,
@@ -61,11 +62,24 @@ def row_size(walk, state):
     return get(walk, Walk.H if state else Walk.P) * get(walk, Walk.NUMBER)
 
 
+@compiled(2, Int)
+def tape_row_size(walk, state):
+    """The same in the tape, whose numbers may be rounded: a row fills whole words of 32 bits."""
+    return (get(walk, Walk.H if state else Walk.P) * get(walk, Walk.OPERAND) + 3) // 4 * 4
+
+
 @compiled(4)
 def states_at(walk, span, matrices, row):
     """Tells the span where the row is in the matrix of each state."""
     for k in range(get(walk, Walk.STATE_COUNT)):
-        put(span, Span.OLDS + k, get(walk, matrices + k) + row * row_size(walk, k))
+        put(span, Span.OLDS + k, get(walk, matrices + k) + row * tape_row_size(walk, k))
+
+
+@compiled(3)
+def running_states_at(walk, span, sequence):
+    """Tells the span where the old states of a sequence and the following ones are, if they are not in the tape."""
+    for k in range(get(walk, Walk.STATE_COUNT) if get(walk, Walk.RUNNING) else 0):
+        put(span, Span.OLDS + k, get(walk, Walk.LAST + k) + sequence * row_size(walk, k))
 
 
 @compiled(6)
@@ -104,19 +118,23 @@ def step_forward(walk, s, lo, hi, block, last):
     set_blocks(span, block, last)
     if m:
         states_at(walk, span, Walk.STATES, first_row(walk, before) + lo)
-        rows(recurrent, span, m, function, row, lo, get(span, Span.OLDS), of_x)
+        h = get(span, Span.OLDS)
+        running_states_at(walk, span, lo)
+        rows(recurrent, span, m, function, row, lo, h, of_x)
     if m < n:
         states_at(walk, span, Walk.INITIAL, lo + m)
         h = get(span, Span.OLDS) if get(walk, Walk.STATEFUL) else 0
+        running_states_at(walk, span, lo + m)
         rows(recurrent, span, n - m, function, row + m, lo + m, h, of_x + m)
     projection = get(walk, Walk.PROJECTION)
     if projection and n:
         every = blocks(projection, get(walk, Walk.P))
-        raw = get(walk, Walk.RAW) + row * row_size(walk, 1)
+        raw = get(walk, Walk.RAW) + row * tape_row_size(walk, 1)
         set_blocks(span, 0, every)
         rows(projection, span, n, get(walk, Walk.PROJECT), row, lo, raw, 0)
         last = max(last, every)
-    copy_last(walk, t, lo, hi, block, last)
+    if not get(walk, Walk.RUNNING):
+        copy_last(walk, t, lo, hi, block, last)
 
 
 @compiled(7)
@@ -155,7 +173,7 @@ def step_backward(walk, s, lo, hi, block, last):
         from_row = first_row(walk, after) + lo + r if r < known else -1
         rows_back(walk, span, end - r, function, row, from_row, lo + r)
         if projection:
-            a = get(walk, Walk.D_PROJECTED) + row * row_size(walk, 0)
+            a = get(walk, Walk.D_PROJECTED) + row * tape_row_size(walk, 0)
             set_blocks(span, 0, blocks(projection, get(walk, Walk.H)))
             rows(projection, span, end - r, get(walk, Walk.POINTWISE), row, lo + r, a, 0)
             set_blocks(span, block, last)
@@ -177,13 +195,19 @@ def step(walk, back, s, lo, hi, block, last):
 @compiled(2)
 def start_values(walk, back):
     """Writes the states that the walk starts from, and zeros where sums begin."""
+    running = get(walk, Walk.RUNNING)
     for k in range(get(walk, Walk.STATE_COUNT)):
-        given, to = get(walk, Walk.GIVEN + k), get(walk, (Walk.CARRY if back else Walk.INITIAL) + k)
+        given = get(walk, Walk.GIVEN + k)
+        to = get(walk, (Walk.CARRY if back else Walk.LAST if running else Walk.INITIAL) + k)
         size = get(walk, Walk.B) * row_size(walk, k)
-        if given:
-            copy(to, given, size)
-        else:
+        if not given:
             zero(to, size)
+        elif given != to:
+            copy(to, given, size)
+        for b in range(get(walk, Walk.B) if running else 0):
+            place = get(walk, Walk.INITIAL + k) + b * tape_row_size(walk, k)
+            numbers = get(walk, Walk.H if k else Walk.P)
+            call6(get(walk, Walk.ROUNDING), place, to + b * row_size(walk, k), numbers, 0, 0, 0)
     for k in range(get(walk, Walk.PARAM_COUNT) if back else 0):
         zero(get(walk, Walk.D_PARAM + k), get(walk, Walk.B) * row_size(walk, 1))
 
