@@ -289,7 +289,9 @@ class Engine(ABC):
         d_initial = [torch.stack(some) for some in zip(*d_state0, strict=True)]
         return Gradients(None if d_x is None else d_x.view(x.shape), d_initial, d_weights, derivatives)
 
-    def blank(self, ps: Sequence[Prepared], N: int, B: int, like: Tensor, dt: float = 1) -> list[Tensor]:
+    def blank(
+        self, ps: Sequence[Prepared], N: int, B: int, like: Tensor, dt: float = 1, *, rounded: bool = False
+    ) -> list[Tensor]:
         """Empty memory for the tapes: torch.compile needs its size."""
-        rooms = [Room(p.cell, dt, N, B, p.H, p.P, p.weights.w_hr is not None, p.reverse) for p in ps]
+        rooms = [Room(p.cell, dt, N, B, p.H, p.P, p.weights.w_hr is not None, p.reverse, rounded) for p in ps]
         return [like.new_empty(each.total) for each in rooms]

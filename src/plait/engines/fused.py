@@ -13,6 +13,7 @@ from ..kernels.emit.target import Form
 from ..kernels.launch import costs, threads
 from ..kernels.launch.key import Key
 from ..kernels.launch.schedule import DEFAULT, Schedule
+from ..errors import PlaitError
 from ..layout import Layout
 from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
 from .checks import check_alike, check_backward, check_forward, check_recur, check_recur_vjp
@@ -115,7 +116,7 @@ class FusedEngine(Engine):
 
         Chunks of ragged sequences are not the same in both directions, so these come one after the other.
         """
-        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse) for p in ps]
+        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse, rounded=p.rounded) for p in ps]
         D, B, P = len(ps), layout.B, ps[0].P
         y = pool.empty(x, *x.shape[:-1], D * P, exact=True)
         running = [s.clone() for s in given] or [x.new_zeros(D, B, width) for width in ps[0].widths]
@@ -176,6 +177,7 @@ class FusedEngine(Engine):
         out: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Tensor], Tape | None]:
         (q,) = self.usable([p])
+        check_not_rounded(q)
         check_source(source, keep)
         check_recur(p, wx, state0, layout, source, out)
         wx, S = wx.contiguous(), len(p.cell.states)
@@ -228,6 +230,7 @@ class FusedEngine(Engine):
         self, p: Prepared, tape: Tape, d_states: States | None, d_last: States, *, spend: bool = False
     ) -> tuple[Derivative, list[Tensor]]:
         (q,), layout, like = self.usable([p]), tape.layout, tape.gates
+        check_not_rounded(q)
         given = list(d_states or [None] * len(p.cell.states))
         check_recur_vjp(p, tape, given, d_last)
         is_sourced = any(d is not None for d in given[1:])
@@ -262,6 +265,11 @@ class FusedEngine(Engine):
 
     def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return total.addmm_(a, b)
+
+
+def check_not_rounded(p: Packed) -> None:
+    if p.rounded:
+        raise PlaitError("a walk from given W x is in float32: prepare the weights with rounded=False.")
 
 
 def tensors_of(ps: Sequence[Packed]) -> list[Tensor]:

@@ -27,6 +27,9 @@ class Given(NamedTuple):
     permutation: Tensor | None = None  # (B,): the numbers of the sequences, longest first, if they were sorted
     padding: Padding | None = None  # where the rows are in a padded input whose rows were gathered
 
+    def converted(self, dtype: torch.dtype) -> "Given":
+        return self._replace(x=self.x.to(dtype), states=converted(self.states, dtype))
+
     def results(self, rows: Tensor, last: Sequence[Tensor]) -> tuple[Any, State]:
         """The outputs and the last states in the form of the input."""
         form = self.form

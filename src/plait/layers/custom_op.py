@@ -19,17 +19,18 @@ from .tensor_kinds import are_mapped
 
 def text_of(call: Call) -> str:
     """All about a call but its tensors and sizes: an op takes no objects."""
-    options = call.engine, call.directions, int(call.bias), int(call.stateful), call.solver.text, call.solver.key
+    flags = int(call.bias), int(call.stateful), int(call.rounded)
+    options = call.engine, call.directions, *flags, call.solver.text, call.solver.key
     return " ".join(map(str, (*options, cells.key(call.cell))))
 
 
 def call_of(x: Tensor, tensors: Sequence[Tensor], layout: Layout, text: str) -> Call:
-    engine, directions, bias, stateful, solver, key, name = text.split(" ", 6)
+    engine, directions, bias, stateful, rounded, solver, key, name = text.split(" ", 7)
     if directions not in ("1", "2"):
         raise PlaitError(f"directions {directions}: expected 1 or 2.")
     cell = cells.by_key(name)
     chosen = engines.choose(engine, cell, x.dtype, x.device)
-    call = Call(cell, chosen, layout, int(directions), bias == "1", stateful == "1", 0)
+    call = Call(cell, chosen, layout, int(directions), bias == "1", stateful == "1", 0, rounded=rounded == "1")
     call.solver, w = solvers.find(solver, int(key)), call.weights(tensors)[0]
     call.H, call.projection = w.w_ih.shape[0] // len(cell.gates), 0 if w.w_hr is None else w.w_hr.shape[0]
     return call
@@ -59,7 +60,7 @@ def _(x, tensors, batch_sizes, B, text, keep):  # type: ignore[no-untyped-def]
         raise no_trace("torch.onnx.export", call.cell)
     N = x.shape[0] if batch_sizes is not None else x.shape[0] * B
     prepared = [Prepared(call.cell, w, d == 1) for d, w in enumerate(call.weights(tensors))]
-    kept = engines.get(call.engine).blank(prepared, N, B, x) if keep else []
+    kept = engines.get(call.engine).blank(prepared, N, B, x, rounded=call.rounded) if keep else []
     return [*(x.new_empty(shape) for shape in call.shapes(x)), *kept]
 
 
@@ -87,7 +88,7 @@ def _(x, tensors, *rest):  # type: ignore[no-untyped-def]
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, batch_sizes, ctx.B, ctx.text, _ = inputs
-    ctx.outputs = 1 + len(cells.by_key(ctx.text.split(" ", 6)[-1]).states)
+    ctx.outputs = 1 + len(cells.by_key(ctx.text.split(" ", 7)[-1]).states)
     ctx.tensors, ctx.shapes = len(tensors), [o.shape for o in output[: ctx.outputs]]
     ctx.ragged = batch_sizes is not None
     ctx.save_for_backward(x, *tensors, *output[ctx.outputs :], *([batch_sizes] if ctx.ragged else []))

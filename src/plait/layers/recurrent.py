@@ -28,10 +28,11 @@ from .arguments import (
     states_of,
     uniform,
 )
-from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
+from .autograd import is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block, is_in_a_block
+from .precision import Precision, check_precision, is_ordinary, precision_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -42,19 +43,29 @@ class Recurrent(Swappable, nn.RNNBase):
     """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
     solver: Solver = SERIAL  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
+    precision: str | None = None
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
     _plait_step: LastStep | None = None  # if the last call was one step without gradients
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
-    def __init__(self, *args: Any, engine: str = "auto", solver: Solver | str = SERIAL, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        engine: str = "auto",
+        solver: Solver | str = SERIAL,
+        precision: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.engine, self.solver = engines.check_name(engine), check_solver(solver)
+        self.precision = check_precision(precision)
 
     def extra_repr(self) -> str:
-        engine = "" if self.engine == "auto" else f", engine={self.engine!r}"
-        return super().extra_repr() + engine + ("" if self.solver == SERIAL else f", solver={self.solver}")
+        found = super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
+        found += "" if self.solver == SERIAL else f", solver={self.solver}"
+        return found + ("" if self.precision is None else f", precision={self.precision!r}")
 
     @property
     def last_solve(self) -> Solves:
@@ -92,11 +103,13 @@ class Recurrent(Swappable, nn.RNNBase):
             engine = cuda_choice.engine_for(self, engine, input, weight)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
             return self._plait_native(input, hx, lengths)
-        if is_autocast(weight.device) if not weight.is_cpu else torch.is_autocast_enabled("cpu"):
-            with without_autocast(weight.device):
-                given = converted(input, weight.dtype), converted(hx, weight.dtype)
-                return self._plait_run(cell, engine, *given, lengths, numbers)
-        return self._plait_run(cell, engine, input, hx, lengths, numbers)
+        if is_ordinary(self.precision, weight):
+            return self._plait_run(cell, engine, input, hx, lengths, numbers)
+        chosen = precision_of(self, engine, input, weight)
+        with without_autocast(weight.device):
+            if chosen.is_autocast:
+                input, hx = converted(input, weight.dtype), converted(hx, weight.dtype)
+            return chosen.outside(*self._plait_run(cell, engine, input, hx, lengths, numbers, chosen))
 
     def _plait_native(self, input: Any, hx: State | None, lengths: Any = None) -> tuple[Any, State]:
         """torch's own layer."""
@@ -127,9 +140,10 @@ class Recurrent(Swappable, nn.RNNBase):
         hx: State | None,
         lengths: Any = None,
         ids: Tensor | None = None,
+        precision: Precision | None = None,
     ) -> tuple[Any, State]:
         """By one of plait's engines: the arguments made uniform, a plan found, its results in the user's form."""
-        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
+        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths, precision)
         if not is_one:
             rows, last = self._plait_each(call, given, tensors[call.S :], ids)
             return given.results(rows, last)
@@ -137,7 +151,8 @@ class Recurrent(Swappable, nn.RNNBase):
         rows, *last = apply(call, given.x, tensors)
         is_dense = given.form == "dense"
         y, state = (rows, last[0] if len(last) == 1 else tuple(last)) if is_dense else given.results(rows, last)
-        if call.layout.T == 1 and given.form in ("dense", "batch first", "one") and not torch.is_grad_enabled():
+        is_alike = call.rounded == (self.precision == "bf16") and call.layout.T == 1
+        if is_alike and given.form in ("dense", "batch first", "one") and not torch.is_grad_enabled():
             mine, weights = (input, *(() if hx is None else states_of(hx))), tensors[call.S :]
             self.__dict__["_plait_step"] = last_step(
                 call, self._plait_settings(), mine, (y, *states_of(state)), weights
@@ -146,7 +161,7 @@ class Recurrent(Swappable, nn.RNNBase):
 
     def _plait_settings(self) -> tuple[Any, ...]:
         """What may change between two calls besides tensors."""
-        return self.engine, self.solver, self.mode, self.batch_first, self.training and self.dropout
+        return self.engine, self.solver, self.precision, self.mode, self.batch_first, self.training and self.dropout
 
     def _plait_again(self, input: Any, hx: State | None) -> tuple[Any, State] | None:
         """One step like the last one (one_step.py)."""
@@ -162,7 +177,13 @@ class Recurrent(Swappable, nn.RNNBase):
         return y, last[0] if len(last) == 1 else tuple(last)
 
     def _plait_given(
-        self, cell: type[Cell], engine: str, input: Any, hx: State | None, lengths: Any
+        self,
+        cell: type[Cell],
+        engine: str,
+        input: Any,
+        hx: State | None,
+        lengths: Any,
+        precision: Precision | None = None,
     ) -> tuple[Given, Call, list[Tensor], bool]:
         """The arguments in one form, a call of all layers as one function, its tensors, and whether they are one."""
         try:
@@ -171,6 +192,8 @@ class Recurrent(Swappable, nn.RNNBase):
             weights = [getattr(self, name) for name in self._flat_weights_names]
         takes_padded = lengths is not None and self._plait_takes_padded(engine, input, hx, weights)
         given = uniform(self, input, hx, lengths, takes_padded)
+        if precision is not None and weights[0].dtype is not precision.type:
+            given, weights = given.converted(precision.type), [w.to(precision.type) for w in weights]
         tensors = [*(given.states or ()), *weights]
         call = Call(
             cell,
@@ -185,6 +208,7 @@ class Recurrent(Swappable, nn.RNNBase):
             dropout=self.dropout if self.training and self.num_layers > 1 else 0.0,
             solver=self.solver,
             block=self._plait_block,
+            rounded=precision is not None and precision.rounded,
         )
         return given, call, tensors, takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
 
@@ -271,7 +295,8 @@ class Recurrent(Swappable, nn.RNNBase):
         """What runs such a call in training, to be read: `print(layer.plan(x))`. Only engine `fused` has plans."""
         weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
         engine = self._plait_engine(weight.dtype, weight.device)
-        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
+        chosen = None if is_ordinary(self.precision, weight) else precision_of(self, engine, input, weight)
+        given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths, chosen)
         found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one else None
         if found is None:
             why = "the stack is large, so each of its layers is a plan of its own"

@@ -15,7 +15,7 @@ from ..errors import PlaitError
 from .autograd import no_trace
 
 TAKEN = ("plan", "last_solve")  # of the classes
-OWN = ("engine", "solver")  # attributes of an instance that torch's layers lack, beside those named _plait_...
+OWN = ("engine", "solver", "precision")  # attributes of an instance that torch's layers lack, beside those named _plait_...
 
 
 class Switch:
@@ -62,6 +62,8 @@ class Swappable(nn.Module):
 
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
         """What runs it on such weights. `forward` and `plait.report` ask here."""
+        if dtype is torch.bfloat16 and device.type == "cpu" and self.engine in ("auto", "fused"):
+            dtype = torch.float32  # converted at each call (precision.py)
         choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
         name: str = choose(self.engine, self._plait_cell, dtype, device)
         return name

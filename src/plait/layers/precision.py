@@ -1,0 +1,99 @@
+"""In which precision a layer multiplies, and in which type its results are.
+
+The weights say it, or `precision=` of the layer, or torch.autocast around the call.
+"""
+
+import warnings
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..errors import PlaitError, PlaitWarning
+
+PRECISIONS = ("float32", "bf16")
+NATIVE = (torch.float32, torch.float64)  # types of weights that the engines compute in as they are
+
+
+class Precision(NamedTuple):
+    """Of a call."""
+
+    rounded: bool  # operands of products are rounded to bfloat16
+    type: torch.dtype  # of all tensors that an engine gets
+    results: tuple[torch.dtype, ...]  # of the output and of each state
+    is_autocast: bool  # then the arguments may have any type
+
+    def outside(self, y: Any, state: Any) -> tuple[Any, Any]:
+        """The results in the types that the caller is promised."""
+        states = state if isinstance(state, tuple) else (state,)
+        found = tuple(s.to(kind) for s, kind in zip(states, self.results[1:], strict=True))
+        return y.to(self.results[0]), found if isinstance(state, tuple) else found[0]
+
+
+def check_precision(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or value not in PRECISIONS):
+        raise PlaitError(f"precision {value!r}: expected 'bf16', 'float32', or None for what the weights and autocast say.")
+    return value
+
+
+def is_ordinary(precision: str | None, weight: Tensor) -> bool:
+    """Whether the layer computes in the type of its weights, and nothing has to be converted."""
+    return precision is None and weight.dtype in NATIVE and not torch.is_autocast_enabled(weight.device.type)
+
+
+def precision_of(layer: nn.Module, engine: str, input: Any, weight: Tensor) -> Precision:
+    """For engines of plait: torch's own layer does as torch says."""
+    wish, own, device = layer.precision, weight.dtype, weight.device.type
+    count = 1 + len(layer._plait_cell.states)
+    if wish == "bf16":
+        check_possible(layer, engine, own, device)
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if autocast is torch.float16:
+        say_once("autocast to float16: plait's layers compute in float32 there, use dtype=torch.bfloat16.")
+    rounded = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)
+    if wish == "float32" or engine != "fused" or device != "cpu":
+        rounded = False
+    if rounded and layer_solver(layer).sweeps:
+        say_once(f"bfloat16: solver {layer_solver(layer)} cuts time in float32; with plait.Serial() the layer would not.")
+        rounded = False
+    kind = torch.float32 if own is torch.bfloat16 and engine == "fused" else own
+    is_promised = rounded and autocast is torch.bfloat16 and own is torch.float32
+    results = types_under_autocast(layer, input, count) if is_promised else (own,) * count
+    return Precision(rounded, kind, results, autocast is not None)
+
+
+def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torch.dtype, ...]:
+    """As torch gives them: a cell, a GRU and a packed LSTM keep the type of the input; an LSTM and an RNN do not."""
+    is_packed = isinstance(input, PackedSequence)
+    given = input.data.dtype if is_packed else input.dtype
+    low = torch.bfloat16
+    if isinstance(layer, nn.RNN | nn.RNNCell):
+        return (low,) * count
+    if isinstance(layer, nn.LSTM) and not is_packed:
+        return low, low, given if layer.proj_size else low
+    return (given,) * count
+
+
+def check_possible(layer: nn.Module, engine: str, own: torch.dtype, device: str) -> None:
+    """What was asked for by name is done, or refused."""
+    if own is torch.float64:
+        raise PlaitError("precision 'bf16' of a layer in torch.float64: its weights have to be float32, use layer.float().")
+    if device != "cpu":
+        raise PlaitError(f"precision 'bf16' is for the CPU, the layer is on {device}: use torch.autocast('{device}') there.")
+    if engine != "fused":
+        raise PlaitError(f"precision 'bf16': engine '{engine}' has no such products, use engine='fused' or torch.autocast.")
+    if layer_solver(layer).sweeps:
+        raise PlaitError(f"precision 'bf16': solver {layer_solver(layer)} cuts time in float32, use plait.Serial().")
+
+
+def layer_solver(layer: Any) -> Any:
+    from .call import SERIAL
+
+    return getattr(layer, "solver", SERIAL)
+
+
+@cache
+def say_once(sentence: str) -> None:
+    warnings.warn(sentence, PlaitWarning, stacklevel=2)
