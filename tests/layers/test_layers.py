@@ -227,7 +227,7 @@ def test_sizes_of_a_packing_are_looked_at_in_compiled_code_too(sizes, rows: int,
     tensors = list(plait.GRU(3, 4).parameters())
     with pytest.raises(PlaitError, match=sentence):
         torch.ops.plait.layer(
-            torch.randn(rows, 3), tensors, torch.tensor(sizes), sizes[0], "fused 1 1 0 serial 0 gru", True
+            torch.randn(rows, 3), tensors, torch.tensor(sizes), sizes[0], "fused 1 1 0 0 serial 0 gru", True
         )
 
 
@@ -753,7 +753,7 @@ def test_opaque_op_is_well_formed(engine: str) -> None:
     tensors = [*(torch.randn(2, 2, 4, requires_grad=True) for _ in range(2)), *layer.parameters()]
     for sizes in (None, torch.tensor([2, 2, 1])):
         x = torch.randn(*((2, 2) if sizes is None else (5,)), 3, requires_grad=True)
-        args = (x, tensors, sizes, 2, f"{engine} 2 1 1 serial 0 lstm", True)
+        args = (x, tensors, sizes, 2, f"{engine} 2 1 1 0 serial 0 lstm", True)
         torch.library.opcheck(torch.ops.plait.layer, args)
 
 
@@ -812,6 +812,6 @@ def test_hooks_that_move_saved_tensors_away_free_them() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
 def test_the_op_refuses_a_wrong_number_of_weights(count: int) -> None:
     tensors = [*plait.LSTM(4, 5).parameters()] * 2
-    rest = (None, 2, "fused 1 1 0 serial 0 lstm", False)
+    rest = (None, 2, "fused 1 1 0 0 serial 0 lstm", False)
     with pytest.raises(PlaitError, match=r"weights: expected 4, or one more|weight w_hr is"):
         torch.ops.plait.layer(torch.randn(3, 2, 4), tensors[:count], *rest)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.trace import why_untraceable
+from ..errors import PlaitError
 from ..kernels import pool, records
 from ..kernels.emit.target import Form
 from ..kernels.launch import costs, threads
 from ..kernels.launch.key import Key
 from ..kernels.launch.schedule import DEFAULT, Schedule
-from ..errors import PlaitError
 from ..layout import Layout
 from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
 from .checks import check_alike, check_backward, check_forward, check_recur, check_recur_vjp

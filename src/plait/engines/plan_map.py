@@ -117,4 +117,5 @@ class Places(NamedTuple):
             found = self.in_scratch(f"between.{between % 2}") if self.back or key.rounded else self.map.rows(layer)
             assert found is not None
             return found
-        return self.in_scratch(f"{name}.{d}") or self.in_scratch(name) or Spot(self.map.numbers[name if name == "d_x" else f"{name}.{d}"])
+        binding = name if name == "d_x" else f"{name}.{d}"
+        return self.in_scratch(f"{name}.{d}") or self.in_scratch(name) or Spot(self.map.numbers[binding])

@@ -148,7 +148,8 @@ class Writer:
         for d, reverse in enumerate(key.reverse):
             if key.ragged and wanted.weights[d][1]:
                 history = self.map.in_tape(k, d, "states" if reverse else "initial")
-                program.copy(places.find(Where(d, "before")), history, f"before.{int(reverse)}", "N", self.map.words(key.P))
+                words = self.map.words(key.P)
+                program.copy(places.find(Where(d, "before")), history, f"before.{int(reverse)}", "N", words)
         if k == 0:
             self.copy_operands(k, program, gathers)
         if gathers and k == 0 and wanted.x:

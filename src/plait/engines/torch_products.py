@@ -41,10 +41,12 @@ class TorchProducts:
 
     def operands(self, frame: Frame, tensor: Tensor, spot: Spot, columns: int, width: int) -> Tensor:
         """Rows of several columns of that width, in float32: rounded ones are copied."""
-        words = frame.matrix(tensor, spot, frame.N, columns * self.map.words(width))
-        if not self.key.rounded:
-            return words
-        return words.view(torch.bfloat16).unflatten(1, (columns, -1))[..., :width].flatten(1).float()
+        words = columns * self.map.words(width)
+        rows = frame.matrix(tensor, spot, frame.N, words)
+        if not self.key.rounded or not words:
+            return rows
+        numbers: Tensor = rows.view(torch.bfloat16).unflatten(1, (columns, -1))
+        return numbers[..., :width].flatten(1).float()
 
     def d_rh(self, frame: Frame, k: int, d: int) -> list[Tensor]:
         """Its columns may be in several matrices, in the order of the gates."""

@@ -13,10 +13,11 @@ class RNN(Recurrent, nn.RNN):
         layer = plait.RNN(
             input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+            precision=None,
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine`, `solver`, `lengths` and `ids` are those of plait.LSTM.
+    `engine`, `solver`, `precision`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     @property
@@ -30,12 +31,15 @@ class LSTM(Recurrent, nn.LSTM):
         layer = plait.LSTM(
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, proj_size=0, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+            precision=None,
         )
         y, (h, c) = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time, or its name.
     `lengths` are those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length
     are zero.
+    `precision="bf16"` multiplies bfloat16 numbers and keeps half as much for the backward pass; sums, gates, parameters
+    and their gradients stay float32. None does so inside torch.autocast to bfloat16, and "float32" never.
     `ids` say which sequences these are, for a solver that starts from the states of their last visit.
     """
 
@@ -48,10 +52,11 @@ class GRU(Recurrent, nn.GRU):
         layer = plait.GRU(
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
+            precision=None,
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine`, `solver`, `lengths` and `ids` are those of plait.LSTM.
+    `engine`, `solver`, `precision`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     _plait_cell = cells.GRU

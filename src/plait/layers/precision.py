@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import PlaitError, PlaitWarning
+from .arguments import converted
 
 PRECISIONS = ("float32", "bf16")
 NATIVE = (torch.float32, torch.float64)  # types of weights that the engines compute in as they are
@@ -25,6 +26,10 @@ class Precision(NamedTuple):
     results: tuple[torch.dtype, ...]  # of the output and of each state
     is_autocast: bool  # then the arguments may have any type
 
+    def inside(self, x: Any, hx: Any, own: torch.dtype) -> tuple[Any, Any]:
+        """The arguments in the type of the weights. Outside of autocast they must have it already."""
+        return (converted(x, own), converted(hx, own)) if self.is_autocast else (x, hx)
+
     def outside(self, y: Any, state: Any) -> tuple[Any, Any]:
         """The results in the types that the caller is promised."""
         states = state if isinstance(state, tuple) else (state,)
@@ -34,7 +39,9 @@ class Precision(NamedTuple):
 
 def check_precision(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in PRECISIONS):
-        raise PlaitError(f"precision {value!r}: expected 'bf16', 'float32', or None for what the weights and autocast say.")
+        raise PlaitError(
+            f"precision {value!r}: expected 'bf16', 'float32', or None for what the weights and autocast say."
+        )
     return value
 
 
@@ -43,7 +50,7 @@ def is_ordinary(precision: str | None, weight: Tensor) -> bool:
     return precision is None and weight.dtype in NATIVE and not torch.is_autocast_enabled(weight.device.type)
 
 
-def precision_of(layer: nn.Module, engine: str, input: Any, weight: Tensor) -> Precision:
+def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precision:
     """For engines of plait: torch's own layer does as torch says."""
     wish, own, device = layer.precision, weight.dtype, weight.device.type
     count = 1 + len(layer._plait_cell.states)
@@ -56,7 +63,9 @@ def precision_of(layer: nn.Module, engine: str, input: Any, weight: Tensor) -> P
     if wish == "float32" or engine != "fused" or device != "cpu":
         rounded = False
     if rounded and layer_solver(layer).sweeps:
-        say_once(f"bfloat16: solver {layer_solver(layer)} cuts time in float32; with plait.Serial() the layer would not.")
+        say_once(
+            f"bfloat16: solver {layer_solver(layer)} cuts time in float32; with plait.Serial() the layer would not."
+        )
         rounded = False
     kind = torch.float32 if own is torch.bfloat16 and engine == "fused" else own
     is_promised = rounded and autocast is torch.bfloat16 and own is torch.float32
@@ -79,13 +88,13 @@ def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torc
 def check_possible(layer: nn.Module, engine: str, own: torch.dtype, device: str) -> None:
     """What was asked for by name is done, or refused."""
     if own is torch.float64:
-        raise PlaitError("precision 'bf16' of a layer in torch.float64: its weights have to be float32, use layer.float().")
+        raise PlaitError("precision 'bf16' of a layer in torch.float64: expected float32 weights, use layer.float().")
     if device != "cpu":
-        raise PlaitError(f"precision 'bf16' is for the CPU, the layer is on {device}: use torch.autocast('{device}') there.")
+        raise PlaitError(f"precision 'bf16' of a layer on {device}: expected the CPU, use torch.autocast('{device}').")
     if engine != "fused":
-        raise PlaitError(f"precision 'bf16': engine '{engine}' has no such products, use engine='fused' or torch.autocast.")
+        raise PlaitError(f"precision 'bf16' with engine '{engine}': expected engine='fused', or torch.autocast.")
     if layer_solver(layer).sweeps:
-        raise PlaitError(f"precision 'bf16': solver {layer_solver(layer)} cuts time in float32, use plait.Serial().")
+        raise PlaitError(f"precision 'bf16' with solver {layer_solver(layer)}: expected solver=plait.Serial().")
 
 
 def layer_solver(layer: Any) -> Any:

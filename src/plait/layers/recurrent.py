@@ -23,7 +23,6 @@ from .arguments import (
     check_ids,
     check_packed,
     check_solver,
-    converted,
     of_lengths,
     states_of,
     uniform,
@@ -43,7 +42,6 @@ class Recurrent(Swappable, nn.RNNBase):
     """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
     solver: Solver = SERIAL  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
-    precision: str | None = None
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
@@ -107,9 +105,8 @@ class Recurrent(Swappable, nn.RNNBase):
             return self._plait_run(cell, engine, input, hx, lengths, numbers)
         chosen = precision_of(self, engine, input, weight)
         with without_autocast(weight.device):
-            if chosen.is_autocast:
-                input, hx = converted(input, weight.dtype), converted(hx, weight.dtype)
-            return chosen.outside(*self._plait_run(cell, engine, input, hx, lengths, numbers, chosen))
+            given = chosen.inside(input, hx, weight.dtype)
+            return chosen.outside(*self._plait_run(cell, engine, *given, lengths, numbers, chosen))
 
     def _plait_native(self, input: Any, hx: State | None, lengths: Any = None) -> tuple[Any, State]:
         """torch's own layer."""

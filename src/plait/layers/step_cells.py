@@ -19,6 +19,7 @@ from .autograd import no_trace, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block
+from .precision import Precision, check_precision, is_ordinary, precision_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -31,12 +32,13 @@ class StepCell(Swappable, nn.RNNCellBase):
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the cell is in one
     _plait_step: LastStep | None = None  # if the last call was without gradients
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, engine: str = "auto", precision: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.engine = engines.check_name(engine)
+        self.engine, self.precision = engines.check_name(engine), check_precision(precision)
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
+        found = super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
+        return found + ("" if self.precision is None else f", precision={self.precision!r}")
 
     def forward(self, input: Any, hx: State | None = None) -> State:
         """As torch.nn's: the new state.
@@ -58,11 +60,13 @@ class StepCell(Swappable, nn.RNNCellBase):
         is_transformed = autograd.in_functorch() or forward_ad._current_level >= 0
         if engine == "torch" or (self.engine == "auto" and is_transformed and not torch.compiler.is_compiling()):
             return super().forward(input, hx)
-        if torch.is_autocast_enabled("cpu"):
-            with without_autocast(weight.device):
-                given = converted(input, weight.dtype), converted(hx, weight.dtype)
-                return self._plait_run(cell, engine, *given, weights)
-        return self._plait_run(cell, engine, input, hx, weights)
+        if is_ordinary(self.precision, weight):
+            return self._plait_run(cell, engine, input, hx, weights)
+        chosen = precision_of(self, engine, input, weight)
+        with without_autocast(weight.device):
+            given = chosen.inside(input, hx, weight.dtype)
+            state = self._plait_run(cell, engine, *given, weights, chosen)
+            return chosen.outside(states_of(state)[0], state)[1]
 
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
         if self.engine.startswith("cuda"):
@@ -78,7 +82,7 @@ class StepCell(Swappable, nn.RNNCellBase):
 
     def _plait_settings(self) -> tuple[Any, ...]:
         """What may change between two calls besides tensors."""
-        return self.engine, self._plait_cell
+        return self.engine, self.precision, self._plait_cell
 
     def _plait_fits(self, input: Tensor, states: Sequence[Tensor] | None, weight: Tensor) -> bool:
         """Whether the arguments are as they should be."""
@@ -93,7 +97,13 @@ class StepCell(Swappable, nn.RNNCellBase):
         return (input.dtype, input.device) == kind
 
     def _plait_run(
-        self, cell: type[Cell], engine: str, input: Tensor, hx: State | None, weights: Sequence[Tensor]
+        self,
+        cell: type[Cell],
+        engine: str,
+        input: Tensor,
+        hx: State | None,
+        weights: Sequence[Tensor],
+        precision: Precision | None = None,
     ) -> State:
         """By one of plait's engines."""
         states = None if hx is None else states_of(hx)
@@ -101,6 +111,8 @@ class StepCell(Swappable, nn.RNNCellBase):
             return super().forward(input, hx)  # torch says what is wrong
         is_batched, compiling = input.dim() == 2, torch.compiler.is_compiling()
         x, given = (input, states or ()) if is_batched else (input[None], [s[None] for s in states or ()])
+        if precision is not None and weights[0].dtype is not precision.type:
+            x, given, weights = (converted(some, precision.type) for some in (x, tuple(given), tuple(weights)))
         tensors, B = [*given, *weights], x.shape[0]
         opaque = compiling or not (are_plain((x, *tensors)) or are_readable((x, *tensors)))
         is_step = not opaque and engine == "fused" and B > 0
@@ -115,6 +127,7 @@ class StepCell(Swappable, nn.RNNCellBase):
             solver=SERIAL,  # said, because dynamo cannot trace an object that is a default
             block=self._plait_block,
             step=is_step,
+            rounded=precision is not None and precision.rounded,
         )
         dynamo = "torch._dynamo" in sys.modules
         apply = custom_op.apply if opaque else autograd.undisturbed() if dynamo else autograd.apply
@@ -125,7 +138,7 @@ class StepCell(Swappable, nn.RNNCellBase):
             outputs = [rows[0], *[s[0] for s in rest]]
         if not is_batched:
             outputs = [s[0] for s in outputs]
-        if is_step and not torch.is_grad_enabled():
+        if is_step and not torch.is_grad_enabled() and call.rounded == (self.precision == "bf16"):
             found = last_step(call, self._plait_settings(), (input, *(states or ())), outputs, weights)
             self.__dict__["_plait_step"] = found
         return state_of(outputs)
@@ -135,11 +148,12 @@ class RNNCell(StepCell, nn.RNNCell):
     """torch.nn.RNNCell, run by one of plait's engines. Arguments, parameters and results are the same.
 
         cell = plait.RNNCell(
-            input_size, hidden_size, bias=True, nonlinearity="tanh", device=None, dtype=None, engine="auto"
+            input_size, hidden_size, bias=True, nonlinearity="tanh", device=None, dtype=None, engine="auto",
+            precision=None,
         )
         h = cell(x, hx=None)
 
-    `engine` is that of plait.LSTMCell.
+    `engine` and `precision` are those of plait.LSTMCell.
     """
 
     @property
@@ -153,11 +167,13 @@ class RNNCell(StepCell, nn.RNNCell):
 class LSTMCell(StepCell, nn.LSTMCell):
     """torch.nn.LSTMCell, run by one of plait's engines. Arguments, parameters and results are the same.
 
-        cell = plait.LSTMCell(input_size, hidden_size, bias=True, device=None, dtype=None, engine="auto")
+        cell = plait.LSTMCell(
+            input_size, hidden_size, bias=True, device=None, dtype=None, engine="auto", precision=None
+        )
         h, c = cell(x, hx=None)
 
     `engine` is what runs it: `plait engines` lists them. Forward and backward are one launch each. Inside
-    `plait.packed` the weights are packed once.
+    `plait.packed` the weights are packed once. `precision` is that of plait.LSTM.
     """
 
     _plait_cell = cells.LSTM
@@ -166,10 +182,10 @@ class LSTMCell(StepCell, nn.LSTMCell):
 class GRUCell(StepCell, nn.GRUCell):
     """torch.nn.GRUCell, run by one of plait's engines. Arguments, parameters and results are the same.
 
-        cell = plait.GRUCell(input_size, hidden_size, bias=True, device=None, dtype=None, engine="auto")
+        cell = plait.GRUCell(input_size, hidden_size, bias=True, device=None, dtype=None, engine="auto", precision=None)
         h = cell(x, hx=None)
 
-    `engine` is that of plait.LSTMCell.
+    `engine` and `precision` are those of plait.LSTMCell.
     """
 
     _plait_cell = cells.GRU

@@ -12,6 +12,7 @@ from ..solvers import Solver
 from .arguments import check_solver
 from .copies import follow_copies, leave_copies
 from .layer_report import check_module, nothing_swapped, report
+from .precision import check_precision
 from .recurrent import Recurrent
 from .swappable import Swappable, is_own, torch_class
 from .twins import NotSwapped, base_of, twin_for
@@ -24,6 +25,7 @@ def accelerate(
     engine: str = "auto",
     solver: Solver | str | None = None,
     *,
+    precision: str | None = None,
     portable: bool = True,
     verbose: bool = False,
 ) -> Model:
@@ -33,18 +35,23 @@ def accelerate(
     their forward calls super().forward, or if they have none: their code runs, and lands in plait. Engine and solver
     are also set for layers that are plait's already; without a solver these keep theirs.
 
+    precision: "bf16", "float32", or None for what the weights and autocast say; None also leaves it to layers that are
+    plait's already, to whom it was said before.
     portable: pickles of the model hold torch's classes, and load where there is no plait. False: they keep plait's.
     verbose: prints `plait.report(model)`.
     If nothing in the model is plait's afterwards, a warning says why.
     """
     check_module("accelerate", model)
     engines.check_name(engine)
+    check_precision(precision)
     chosen = None if solver is None else check_solver(solver)
     for module in model.modules():
         if become_plaits(module) or "_plait_portable" in module.__dict__:
             module.__dict__["_plait_portable"] = portable
         if isinstance(module, Swappable):
             module.engine = engine
+            if precision is not None:
+                module.precision = precision
         if isinstance(module, Recurrent) and chosen is not None:
             module.solver = chosen
     follow_copies(model, become_plaits)

@@ -15,7 +15,11 @@ from ..errors import PlaitError
 from .autograd import no_trace
 
 TAKEN = ("plan", "last_solve")  # of the classes
-OWN = ("engine", "solver", "precision")  # attributes of an instance that torch's layers lack, beside those named _plait_...
+OWN = (
+    "engine",
+    "solver",
+    "precision",
+)  # attributes of an instance that torch's layers lack, beside those named _plait_...
 
 
 class Switch:
@@ -59,6 +63,7 @@ class Swappable(nn.Module):
     _plait_is_made = False  # the class was made from a subclass of torch's and plait's (twins.py)
     _plait_portable = False
     engine = "auto"
+    precision: str | None = None
 
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
         """What runs it on such weights. `forward` and `plait.report` ask here."""

@@ -13,7 +13,7 @@ from ..data.sampler import Sampler
 from ..data.series import SeasonalScale, Series, Values
 from ..errors import PlaitError, between, counted
 from ..layers import layer, packed
-from ..solvers import parse
+from ..solvers import Serial
 from ..training.run import Run
 from .base import SampleTask, Table
 from .memory import at_once, build_model
@@ -29,8 +29,9 @@ class Forecaster(nn.Module):
     def __init__(self, settings: ForecastSettings) -> None:
         super().__init__()
         s = settings
-        options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, "engine": s.engine}
-        self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options, solver=parse(s.solver))
+        options: dict[str, Any] = {"batch_first": True, "dropout": s.dropout, **s.of_layers()}
+        self.encoder = layer(s.cell, 1, s.hidden, s.layers, **options)
+        options["solver"] = Serial()
         self.decoder = layer(s.cell, 1, s.hidden, s.layers, **options) if s.decoder == "seq2seq" else None
         self.head = nn.Linear(s.hidden, 1)
         nn.init.zeros_(self.head.weight)  # at first it forecasts the average change

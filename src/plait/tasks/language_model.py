@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from ..layers import layer
 from ..layout import Layout
-from ..solvers import parse
 from ..training.network import AnyHead, Head, Later, Network
 from .settings import LanguageSettings
 from .softmax import AdaptiveSoftmax, Softmax, add_weights, by_rows
@@ -19,8 +18,8 @@ class LanguageModel(nn.Module):
     def __init__(self, s: LanguageSettings, V: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(V, s.width)
-        options: dict[str, Any] = {"engine": s.engine, "solver": parse(s.solver)}
-        self.rnn = layer(s.cell, s.width, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0, **options)
+        dropout = s.dropout if s.layers > 1 else 0
+        self.rnn = layer(s.cell, s.width, s.hidden, s.layers, dropout=dropout, **s.of_layers())
         self.adaptive = s.softmax == "adaptive" or (s.softmax == "auto" and V > FULL and not s.tied)
         tied = self.embedding.weight if s.tied else None
         self.softmax = AdaptiveSoftmax(s.hidden, V) if self.adaptive else Softmax(s.hidden, V, tied)

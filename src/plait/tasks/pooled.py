@@ -9,7 +9,6 @@ from ..data.sampler import longest_first
 from ..data.sequences import Sequences
 from ..layers import layer, packed, states_of
 from ..layout import Layout
-from ..solvers import parse
 from .memory import at_once
 from .settings import PooledSettings
 
@@ -20,9 +19,8 @@ class Pooled(nn.Module):
         options: dict[str, Any] = {
             "dropout": s.dropout if s.layers > 1 else 0.0,
             "bidirectional": s.bidirectional,
-            "engine": s.engine,
+            **s.of_layers(),
         }
-        options["solver"] = parse(s.solver)
         self.rnn = layer(s.cell, inputs, s.hidden, s.layers, **options)
         self.dropout = nn.Dropout(s.dropout)
         self.pool, self.directions = s.pool, 1 + s.bidirectional

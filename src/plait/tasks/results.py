@@ -19,7 +19,8 @@ def described(task: Usable) -> list[str]:
         s = task.settings
         engine = engines.choose(s.engine, cells.get(s.cell), torch.float32, torch.device("cpu"))
         solver = "" if s.solver == "serial" else f", solver {s.solver}"
-        how = f"engine {f'{engine} (auto)' if s.engine == 'auto' else engine}, {how}{solver}"
+        precision = "" if s.precision == "float32" else f", {s.precision}"
+        how = f"engine {f'{engine} (auto)' if s.engine == 'auto' else engine}{precision}, {how}{solver}"
     return [*data, f"{model}, {parameters:,} parameters", how]
 
 

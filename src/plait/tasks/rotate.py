@@ -18,7 +18,6 @@ from ..data.sequences import PARTS
 from ..errors import PlaitError, counted
 from ..kernels import pool
 from ..layers import layer, packed
-from ..solvers import parse
 from ..training.run import Run
 from ..training.tensors import dumps, loads
 from .base import SampleTask, Table, sizes
@@ -42,7 +41,7 @@ class Rotator(nn.Module):
 
     def __init__(self, s: RotateSettings, features: int) -> None:
         super().__init__()
-        options: dict[str, Any] = {"bias": s.bias, "dropout": s.dropout, "engine": s.engine, "solver": parse(s.solver)}
+        options: dict[str, Any] = {"bias": s.bias, "dropout": s.dropout, **s.of_layers()}
         self.rnn = layer(s.cell, features, s.hidden, s.layers, **options)
         self.head = nn.Linear(s.hidden, features, bias=s.bias)
 

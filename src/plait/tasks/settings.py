@@ -1,7 +1,7 @@
 """What can be set about each task, beside what can be set about training."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .. import cells
 from ..errors import PlaitError, unknown
@@ -24,11 +24,13 @@ class NetworkSettings(TrainSettings):
     layers: int = option(1, "Layers.")
     dropout: float = option(0.0, "Dropout between layers.")
     engine: str = option("auto", "What runs the recurrence: see plait engines.")
+    precision: str = option("float32", "float32, or bf16: products of bfloat16 numbers, with float32 sums and weights.")
     solver: str = option(
         "serial", "How time is solved: serial, shooting or multigrid; with options, as multigrid:levels=3,coarsening=4."
     )
 
     LIMITS: ClassVar = {"hidden": (1, WIDEST), "layers": (1, 1000)}
+    CHOICES: ClassVar = {"precision": ("float32", "bf16")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +39,16 @@ class NetworkSettings(TrainSettings):
         from .. import engines, solvers  # torch comes with them
 
         engines.check_name(self.engine)
-        solvers.parse(self.solver)
+        solver = solvers.parse(self.solver)
+        if self.precision == "bf16" and (self.engine not in ("auto", "fused") or solver.sweeps):
+            wrong = f"solver {self.solver}" if solver.sweeps else f"engine {self.engine}"
+            raise PlaitError(f"precision bf16 with {wrong}: expected engine fused (or auto) and solver serial.")
+
+    def of_layers(self) -> dict[str, Any]:
+        """Options of the layers that torch's do not have."""
+        from ..solvers import parse
+
+        return {"engine": self.engine, "solver": parse(self.solver), "precision": self.precision}
 
     def check_between_layers(self) -> None:
         """Asked where dropout acts nowhere else."""

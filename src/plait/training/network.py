@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .. import engines
 from ..cells import Cell
-from ..engines import Engine, Weights
+from ..engines import Engine, Prepared, Weights
 from ..errors import PlaitError
 from ..layers import Recurrent
 from ..solvers import Serial
@@ -42,6 +42,10 @@ class OneLayer(NamedTuple):
     def engine(self) -> Engine:
         weight = self.parameters()[0]
         return engines.get(engines.choose(self.module.engine, self.cell, weight.dtype, weight.device))
+
+    def prepared(self) -> Prepared:
+        more = {"rounded": True} if self.module.precision == "bf16" else {}
+        return self.engine().prepare(self.cell, self.weights(), **more)
 
 
 class Head(ABC):

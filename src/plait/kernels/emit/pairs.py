@@ -5,6 +5,8 @@ pairs with pairs and add both products to a float32 number in one instruction. O
 float32. There, too, each product is exact, so that only the roundings of the sums differ.
 """
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 from numba.core.cgutils import for_range, for_range_slice
 
@@ -67,12 +69,8 @@ def paired(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
 
 def term(emit: Emitter, pairs: ir.Value, second: bool) -> ir.Value:
     """The first or the second number of each pair, in float32."""
-    build = emit.build
-    if second:
-        bits = build.and_(pairs, constant(pairs, I32, 0xFFFF0000))
-    else:
-        bits = build.shl(pairs, constant(pairs, I32, 16))
-    return build.bitcast(bits, like(pairs, ir.FloatType()))
+    alone, place = (emit.build.and_, 0xFFFF0000) if second else (emit.build.shl, 16)
+    return emit.build.bitcast(alone(pairs, constant(pairs, I32, place)), like(pairs, ir.FloatType()))
 
 
 def add_dot(emit: Emitter, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
@@ -110,6 +108,18 @@ def even(build: ir.IRBuilder, count: ir.Value) -> ir.Value:
     return build.and_(build.add(count, i64(1)), i64(-2))
 
 
+def store_first(emit: Emitter, places: Sequence[tuple[ir.Value, ir.Value]], count: ir.Value) -> None:
+    """Stores the first `count` numbers, fewer than a vector has, and a zero behind them if that is odd."""
+    some = [(address, first_of(emit, short, count)) for address, short in places]
+    full = even(emit.build, count)
+    with emit.build.if_else(emit.build.icmp_signed("==", full, i64(emit.target.lanes))) as (whole, part):
+        with whole:
+            for address, short in some:
+                emit.store(address, short)
+        with part:
+            emit.store_first(some, full)
+
+
 # --- functions -------------------------------------------------------------------------------------------------------
 def round_function(module: ir.Module, target: Target, name: str) -> None:
     """void name(to, from, n, -, -, -): n float32 numbers as bfloat16, and a zero behind them if n is odd."""
@@ -126,8 +136,7 @@ def round_function(module: ir.Module, target: Target, name: str) -> None:
     count = build.sub(n, whole)
     with build.if_then(build.icmp_signed(">", count, i64(0))):
         place, source = places(whole)
-        last = first_of(emit, rounded(emit, emit.load(source, emit.mask(count))), count)
-        emit.store_first([(place, last)], even(build, count))
+        store_first(emit, [(place, rounded(emit, emit.load(source, emit.mask(count))))], count)
     build.ret_void()
 
 

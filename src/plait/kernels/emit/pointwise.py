@@ -70,9 +70,7 @@ class Place:
         """In a row of a matrix of that width."""
         return self.number(base, self.build.add(self.build.mul(row, width), self.unit))
 
-    def operand(
-        self, base: ir.Value, row: ir.Value, width: ir.Value, columns: int = 1, column: int = 0
-    ) -> Spot:
+    def operand(self, base: ir.Value, row: ir.Value, width: ir.Value, columns: int = 1, column: int = 0) -> Spot:
         """In a matrix of the tape, which products read: its numbers may be bfloat16, an even number of them for each
         width. A row may have several columns of that width: those of the gates, for example.
         """
@@ -169,9 +167,7 @@ class Place:
             return
         self.emit.store_first(self.written, self.count)
         if self.written_rounded:
-            emit, count = self.emit, self.count
-            some = [(address, pairs.first_of(emit, short, count)) for address, short in self.written_rounded]
-            emit.store_first(some, pairs.even(self.build, count))
+            pairs.store_first(self.emit, self.written_rounded, self.count)
 
 
 def emit_forward(at: Place, on: Row) -> None:

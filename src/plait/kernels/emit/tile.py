@@ -104,8 +104,11 @@ def terms_of(emit: Emitter) -> list[Term]:
         return build.bitcast(emit.load(address), ir.VectorType(I32, target.lanes))
 
     def part(second: bool) -> Term:
-        number = lambda at: emit.splat(pairs.term(emit, word(at), second))
-        return Term(number, lambda at: pairs.term(emit, words(at), second), fma)
+        return Term(
+            lambda at: emit.splat(pairs.term(emit, word(at), second)),
+            lambda at: pairs.term(emit, words(at), second),
+            fma,
+        )
 
     if not target.rounded:
         return [Term(lambda at: emit.splat(build.load(emit.at(at, target.number))), emit.load, fma)]

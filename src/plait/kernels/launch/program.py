@@ -237,7 +237,8 @@ class Program:
         self.words[at + Copy.TO_ROW] = (self.target.words(width) if rounded else width) * self.target.size
         if rounded:
             self.words[at + Copy.NUMBERS], self.words[at + Copy.ROUNDING] = width, self.functions["plait_round"]
-        for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, Spot(numbers[index]) if index else NOWHERE)):
+        from_row = Spot(numbers[index]) if index else NOWHERE
+        for word, spot in ((Copy.TO, to), (Copy.FROM, origin), (Copy.INDEX, from_row)):
             self.bind(at + word, spot)
         if isinstance(rows, int):
             self.words[at + Copy.ROWS] = rows
