@@ -4,86 +4,93 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
 
 from plait import engines
 from plait.cells import CELLS
 from plait.cells.trace import trace
-from plait.engines import Layout, Needs, Weights
-from plait.ladder.compare import relative
-from plait.ladder.rounded import Walk
+from plait.engines import Layout, Weights
+from plait.engines.fused import FusedEngine
+from plait.errors import PlaitError
+from plait.kernels.launch.schedule import Schedule
+from plait.ladder.compare import ONE_ROUNDING
+from plait.ladder.rounded import Layer, drawn, rounded
 from some_cells import MGU, Apart, Leaky, PeepholeLSTM
 
-# The kernels add in float32. Where that moves a sum over a rounding boundary, an operand is another by one unit in its
-# last place, 2^-8 of it at the most; and it is one term of many.
-ONE_ROUNDING = 2.0**-8
 EVERY = [*CELLS.values(), MGU, Apart, Leaky, PeepholeLSTM]
-ops = ["x", "output"]
 
 
-class Case:
-    """Weights, a batch and gradients of the results, at random."""
-
-    def __init__(self, seed: int) -> None:
-        draw = random.Random(seed)
-        self.cell = EVERY[seed % len(EVERY)]
-        self.D, bias = draw.choice((1, 2)), draw.random() < 0.7
-        self.I, self.H = draw.choice((1, 3, 8, 31, 70)), draw.choice((1, 5, 8, 15, 16, 31, 64, 97))
-        T, B, G = draw.choice((1, 2, 7, 13)), draw.choice((1, 2, 5, 16, 19)), len(self.cell.gates)
-        lengths = sorted((draw.randint(1, T) for _ in range(B)), reverse=True)
-        self.layout = Layout.of_lengths(torch.tensor([T, *lengths[1:]])) if draw.random() < 0.5 else Layout(T, B)
-        projected = draw.random() < 0.3 and not trace(self.cell).reads_h and self.H > 1
-        self.P = self.H // 2 if projected else self.H
-        generator = torch.Generator().manual_seed(seed)
-
-        def normal(*shape: int, scale: float = 1.0) -> Tensor:
-            return torch.randn(*shape, generator=generator) * scale
-
-        self.weights = [
-            Weights(
-                normal(G * self.H, self.I, scale=self.I**-0.5),
-                normal(G * self.H, self.P, scale=self.P**-0.5),
-                normal(G * self.H) if bias else None,
-                normal(G * self.H) if bias else None,
-                normal(self.P, self.H, scale=self.H**-0.5) if projected else None,
-                tuple(normal(self.H) for _ in self.cell.params),
-            )
-            for _ in range(self.D)
-        ]
-        widths = [self.P, *[self.H] * (len(self.cell.states) - 1)]
-        self.x, self.d_rows = normal(self.layout.N, self.I), normal(self.layout.N, self.D * self.P)
-        self.state0, self.d_last = ([normal(self.D, B, width) for width in widths] for _ in range(2))
-
-    def by_kernels(self) -> list[Tensor]:
-        engine = engines.get("fused")
-        ps = [engine.prepare(self.cell, w, d == 1, rounded=True) for d, w in enumerate(self.weights)]
-        rows, last, kept = engine.forward(ps, self.x, self.state0, self.layout)
-        back = engine.backward(ps, self.x, kept, self.d_rows, self.d_last, self.layout, needs=Needs.all(ps))
-        assert back.x is not None
-        return [rows, *last, back.x, *back.states, *(g for some in back.weights for g in some if g is not None)]
-
-    def step_by_step(self) -> list[Tensor]:
-        rows, last, d_x, d_states, gradients = [], [], 0, [], []
-        for d, w in enumerate(self.weights):
-            double = Weights(*(None if t is None else t.double() for t in w[:5]), tuple(p.double() for p in w.params))
-            walk, of_d = Walk(self.cell, double, self.layout, d == 1), slice(d * self.P, (d + 1) * self.P)
-            y, final = walk.forward(self.x.double(), [s[d].double() for s in self.state0])
-            back, states, mine = walk.backward(self.d_rows[:, of_d].double(), [s[d].double() for s in self.d_last])
-            rows.append(y)
-            last.append(final)
-            d_x, d_states, gradients = d_x + back, [*d_states, states], gradients + mine
-        stacked = [[torch.stack(some) for some in zip(*each, strict=True)] for each in (last, d_states)]
-        return [torch.cat(rows, 1), *stacked[0], d_x, *stacked[1], *gradients]
+def case(seed: int) -> Layer:
+    draw, cell = random.Random(seed), EVERY[seed % len(EVERY)]
+    I, H, T = draw.choice((1, 3, 8, 31, 70)), draw.choice((1, 5, 8, 15, 16, 31, 64, 97)), draw.choice((1, 2, 7, 13))
+    B = draw.choice((1, 2, 5, 16, 19))
+    lengths = [T, *sorted((draw.randint(1, T) for _ in range(B - 1)), reverse=True)]
+    layout = Layout.of_lengths(torch.tensor(lengths)) if draw.random() < 0.5 else Layout(T, B)
+    is_projected = draw.random() < 0.3 and not trace(cell).reads_h and H > 1
+    P, directions, bias = H // 2 if is_projected else H, draw.choice((1, 2)), draw.random() < 0.7
+    return drawn(cell, layout, I, H, P, directions, bias, torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("threads", [1, 2])
-def test_only_sums_may_differ(seed, threads):
-    case, before = Case(seed), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        found = case.by_kernels()
-    finally:
-        torch.set_num_threads(before)
-    off = [relative(a, b) for a, b in zip(found, case.step_by_step(), strict=True)]
-    assert max(off) <= ONE_ROUNDING, off
+@pytest.mark.parametrize("seed", range(36))
+def test_only_sums_may_differ(seed):
+    assert case(seed).deviation() <= ONE_ROUNDING
+
+
+def test_most_are_as_close_as_float32_sums_are():
+    """One rounding the other way is rare: else the tolerance above would hide other faults."""
+    close = [case(seed).deviation() < 2.0**-15 for seed in range(36, 60)]
+    assert sum(close) > len(close) // 2
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 7, 11])
+def test_threads_do_not_change_a_bit_of_the_forward_pass(seed):
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(case(seed).by_engine())
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_every_width_of_vectors_gives_the_same_bits(monkeypatch):
+    host, found = Schedule().machine(), []
+    if host.has_dot:
+        pytest.skip("avx512_bf16 adds both products of a pair at once, shorter vectors one after the other")
+    for bits in host.widths:
+        one = FusedEngine(Schedule(vector_bits=bits))
+        monkeypatch.setattr(engines, "get", {"fused": one}.get)
+        found.append(case(14).by_engine())
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+
+
+def test_numbers_are_rounded_to_the_nearest_and_ties_to_even():
+    """W x alone, with x = 1 in one place: what comes out is what W was rounded to."""
+    exact = [1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-20, -1 - 2.0**-8, 3.4e38, 1e-30, 0.0, float("inf")]
+    cell, W = CELLS["rnn_relu"], torch.tensor([[v, 0.0, 0.0] for v in exact] * 2)
+    H, zero = len(W), torch.zeros(len(W), len(W))
+    layer = Layer(
+        cell, [Weights(W, zero)], torch.eye(3)[:1], [torch.zeros(1, 1, H)], Layout(1, 1), zero[:1], [zero[:1, None]]
+    )
+    rows, *_ = layer.by_engine()
+    assert torch.equal(rows[0], torch.relu(rounded(W[:, 0])))
+
+
+def test_what_is_no_number_stays_none():
+    layer = case(0)
+    layer.x[0, 0] = float("nan")
+    assert layer.by_engine()[0][0].isnan().any()
+
+
+def test_a_walk_from_given_inputs_is_in_float32():
+    layer, engine = case(1), engines.get("fused")
+    p = engine.prepare(layer.cell, layer.weights[0], rounded=True)
+    wx = torch.zeros(layer.layout.N, layer.weights[0].w_ih.shape[0])
+    with pytest.raises(PlaitError, match="float32: prepare the weights with rounded=False"):
+        engine.recur(p, wx, None, layer.layout)
+
+
+@pytest.mark.parametrize("name", ["python", "numpy", "torch:steps"])
+def test_other_engines_refuse(name):
+    layer = case(1)
+    with pytest.raises(PlaitError, match=f"engine {name} rounds no operands"):
+        layer.by_engine(name)

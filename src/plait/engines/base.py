@@ -122,8 +122,12 @@ class Engine(ABC):
     def why_not(self, cell: type[Cell], dtype: torch.dtype, device: torch.device) -> str | None:
         """None if this engine can run such a layer, else the reason, as a sentence for the user."""
 
-    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Prepared:
-        """lasting: for several calls, between which the weights do not change."""
+    def prepare(
+        self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True, rounded: bool = False
+    ) -> Prepared:
+        """lasting: for several calls, between which the weights do not change. rounded: products are of bfloat16"""
+        if rounded:
+            raise PlaitError(f"engine {self.name} rounds no operands to bfloat16: use engine='fused'.")
         return Prepared(cell, w, reverse)
 
     # --- one direction

@@ -28,8 +28,8 @@ class BlocksEngine(Engine):
             return f"{self.name} runs float32, the layer is {dtype}: use engine='torch'."
         return why_untraceable(cell) or why_no_triton(device)
 
-    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, *, lasting: bool = True) -> Prepared:
-        p = Prepared(cell, w, reverse)
+    def prepare(self, cell: type[Cell], w: Weights, reverse: bool = False, **options: bool) -> Prepared:
+        p = super().prepare(cell, w, reverse, **options)
         if why := why_too_wide(max(p.H, p.P)):
             raise PlaitError(f"engine {self.name}: {why}: use engine='torch', or 'auto'.")
         return p

@@ -4,16 +4,18 @@ Rounded to bfloat16 are the operands of products (weights, x, h, and the gradien
 All else, sums above all, has the precision of the tensors given.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import engines
 from ..cells import Cell
 from ..cells.ops import tensors as ops
 from ..cells.trace import compiled, trace
-from ..engines import Layout, Weights
+from ..engines import Layout, Needs, Weights
+from .compare import worst
 
 
 def rounded(t: Tensor) -> Tensor:
@@ -106,5 +108,68 @@ class Walk:
         """What a step computes may be a number, the same for all."""
         return torch.as_tensor(value, dtype=like.dtype).expand_as(like)
 
-    def run(self, text: str):  # type: ignore[no-untyped-def]
+    def run(self, text: str) -> Callable[..., Any]:
         return compiled(text, ops)
+
+
+class Layer(NamedTuple):
+    """A layer with its directions, a batch, and gradients of its results."""
+
+    cell: type[Cell]
+    weights: Sequence[Weights]  # per direction
+    x: Tensor  # (N, I)
+    state0: Sequence[Tensor]  # per state (D, B, .)
+    layout: Layout
+    d_rows: Tensor  # (N, D*P)
+    d_last: Sequence[Tensor]
+
+    def by_engine(self, name: str = "fused") -> list[Tensor]:
+        """Rows, last states, d_x, d_ of the initial states, d_ of the weights."""
+        engine = engines.get(name)
+        ps = [engine.prepare(self.cell, w, d == 1, rounded=True) for d, w in enumerate(self.weights)]
+        rows, last, kept = engine.forward(ps, self.x, self.state0, self.layout)
+        back = engine.backward(ps, self.x, kept, self.d_rows, self.d_last, self.layout, needs=Needs.all(ps))
+        assert back.x is not None
+        return [rows, *last, back.x, *back.states, *(g for some in back.weights for g in some if g is not None)]
+
+    def step_by_step(self) -> list[Tensor]:
+        """The same in float64."""
+        x, P = self.x.double(), self.weights[0].w_hh.shape[1]
+        rows, last, d_states, d_weights, d_x = [], [], [], list[Tensor](), torch.zeros_like(x)
+        for d, w in enumerate(self.weights):
+            double = Weights(*(None if t is None else t.double() for t in w[:5]), tuple(p.double() for p in w.params))  # type: ignore[arg-type]
+            walk = Walk(self.cell, double, self.layout, d == 1)
+            y, final = walk.forward(x, [s[d].double() for s in self.state0])
+            d_y, ends = self.d_rows[:, d * P : (d + 1) * P].double(), [s[d].double() for s in self.d_last]
+            part, initial, mine = walk.backward(d_y, ends)
+            rows.append(y)
+            last.append(final)
+            d_states.append(initial)
+            d_weights += mine
+            d_x += part
+        stacked = [[torch.stack(some) for some in zip(*each, strict=True)] for each in (last, d_states)]
+        return [torch.cat(rows, 1), *stacked[0], d_x, *stacked[1], *d_weights]
+
+    def deviation(self) -> float:
+        return worst(self.by_engine(), self.step_by_step())
+
+
+def drawn(
+    cell: type[Cell], layout: Layout, I: int, H: int, P: int, directions: int, bias: bool, generator: torch.Generator
+) -> Layer:
+    """A layer at random, in float32. P: width of h; less than H if it is projected"""
+    G, B = len(cell.gates), layout.B
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=generator) * scale
+
+    def weights() -> Weights:
+        w_ih, w_hh = normal(G * H, I, scale=I**-0.5), normal(G * H, P, scale=P**-0.5)
+        b_ih, b_hh = (normal(G * H) if bias else None for _ in range(2))
+        w_hr = None if P == H else normal(P, H, scale=H**-0.5)
+        return Weights(w_ih, w_hh, b_ih, b_hh, w_hr, tuple(normal(H) for _ in cell.params))
+
+    widths = [P, *[H] * (len(cell.states) - 1)]
+    state0, d_last = ([normal(directions, B, width) for width in widths] for _ in range(2))
+    every = [weights() for _ in range(directions)]
+    return Layer(cell, every, normal(layout.N, I), state0, layout, normal(layout.N, directions * P), d_last)

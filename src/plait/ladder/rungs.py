@@ -26,7 +26,8 @@ from ..engines import Layout, Needs, Weights
 from ..errors import PlaitError
 from ..layers.call import Call
 from ..solvers import parse
-from .compare import TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
+from .compare import ONE_ROUNDING, TOLERANCE, deviation, outputs_and_gradients, with_engine, worst
+from .rounded import drawn
 
 LENGTHS_OF_STEP = (1, 2, 3, 4)
 MULTIGRID = "levels=3,coarsening=2,forward_iterations=18,backward_iterations=18"  # as many as there are pieces
@@ -164,6 +165,12 @@ def layer_deviation(
     return largest
 
 
+def rounded_deviation(cell: type[Cell], generator: torch.Generator) -> float:
+    """Products of bfloat16 numbers: both directions, dense and ragged; an odd number of units has a zero beside it."""
+    layouts = Layout(5, 3), Layout.ragged(torch.tensor([3, 2, 2, 1]))
+    return max(drawn(cell, layout, 6, 11, 11, 2, True, generator).deviation() for layout in layouts)
+
+
 def ladder(seed: int = 0) -> Iterator[Rung | Skipped]:
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -216,6 +223,9 @@ def engine_rungs(name: str, device: torch.device, generator: torch.Generator) ->
             found = max(layer_deviation(cell, name, dtype, device, generator) for cell in able)
             yield Rung(3, f"{what}, {str(dtype)[6:]} = engine python", found, tolerance)
     able = [cell for cell in CELLS.values() if engines.get(name).why_not(cell, torch.float64, device) is None]
+    if name == "fused" and device.type == "cpu":
+        found = max(rounded_deviation(cell, generator) for cell in able)
+        yield Rung(3, f"{what}, bfloat16 = its roundings, step by step", found, ONE_ROUNDING)
     if device.type == "cpu" and able:
         pairs = [(cell, dt) for cell in able for dt in LENGTHS_OF_STEP]
         found = max(engine_deviation(cell, name, dt, generator) for cell, dt in pairs)
@@ -261,6 +271,9 @@ def cell_rungs(cell: type[Cell], generator: torch.Generator) -> Iterator[Rung | 
             if name != "python" and engines.get(name).why_not(cell, dtype, device) is None:
                 what = f"layer of {cell.name}, {name}, {str(dtype)[6:]} = python"
                 yield attempt(3, what, partial(layer_deviation, cell, name, dtype, device, generator), tolerance)
+    if engines.get("fused").why_not(cell, torch.float32, device) is None:
+        what = f"layer of {cell.name}, fused, bfloat16 = its roundings"
+        yield attempt(3, what, partial(rounded_deviation, cell, generator), ONE_ROUNDING)
 
 
 def attempt(rung: int, what: str, deviation: Callable[[], float], tolerance: float) -> Rung | Skipped:

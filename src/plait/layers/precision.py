@@ -74,13 +74,13 @@ def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precisi
 
 
 def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torch.dtype, ...]:
-    """As torch gives them: a cell, a GRU and a packed LSTM keep the type of the input; an LSTM and an RNN do not."""
+    """As torch gives them: an RNN, an LSTM and a projected c have types of their own, others that of the input."""
     is_packed = isinstance(input, PackedSequence)
     given = input.data.dtype if is_packed else input.dtype
     low = torch.bfloat16
     if isinstance(layer, nn.RNN | nn.RNNCell):
         return (low,) * count
-    if isinstance(layer, nn.LSTM) and not is_packed:
+    if isinstance(layer, nn.LSTM) and (layer.proj_size or not is_packed):
         return low, low, given if layer.proj_size else low
     return (given,) * count
 

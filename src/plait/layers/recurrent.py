@@ -99,7 +99,7 @@ class Recurrent(Swappable, nn.RNNBase):
         engine = self._plait_engine(weight.dtype, weight.device)
         if engine == "cuda" or not weight.is_cpu:
             engine = cuda_choice.engine_for(self, engine, input, weight)
-        if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
+        if engine == "torch" and cell.mode is not None and self.solver == SERIAL and self.precision != "bf16":
             return self._plait_native(input, hx, lengths)
         if is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, lengths, numbers)

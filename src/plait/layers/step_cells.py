@@ -19,7 +19,7 @@ from .autograd import no_trace, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block
-from .precision import Precision, check_precision, is_ordinary, precision_of
+from .precision import Precision, check_possible, check_precision, is_ordinary, precision_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -59,6 +59,8 @@ class StepCell(Swappable, nn.RNNCellBase):
         # torch's operators have all rules of vmap and forward derivatives
         is_transformed = autograd.in_functorch() or forward_ad._current_level >= 0
         if engine == "torch" or (self.engine == "auto" and is_transformed and not torch.compiler.is_compiling()):
+            if self.precision == "bf16":
+                check_possible(self, "torch", weight.dtype, weight.device.type)
             return super().forward(input, hx)
         if is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, weights)

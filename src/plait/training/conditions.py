@@ -1,5 +1,6 @@
 """Threads and costs: what the order of sums depends on, and with it the last bits of a run."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from .. import engines
-from ..kernels.emit.target import Form
+from ..errors import PlaitWarning
+from ..kernels.emit.target import Form, bf16_by
 from ..kernels.launch import costs
 from ..kernels.launch.schedule import DEFAULT
 from .settings import set_threads
@@ -22,21 +24,35 @@ if TYPE_CHECKING:
 class Conditions:
     threads: int
     costs: Mapping[str, Any] | None = None  # of the fused engine; not in runs of earlier versions
+    bf16: str | None = None  # who multiplies, if the run is in bfloat16
 
     @classmethod
     def here(cls, model: nn.Module) -> "Conditions":
         """Those that a run with this model begins with."""
-        return cls(torch.get_num_threads(), costs_of(model))
+        return cls(torch.get_num_threads(), costs_of(model), bf16_of(model))
 
     @classmethod
     def stored(cls, config: Mapping[str, Any]) -> "Conditions":
-        return cls(config["threads"], config.get("costs"))
+        return cls(config["threads"], config.get("costs"), config.get("bf16"))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"threads": self.threads} | ({} if self.costs is None else {"costs": dict(self.costs)})
+        found: dict[str, Any] = {"threads": self.threads}
+        found |= {} if self.costs is None else {"costs": dict(self.costs)}
+        return found | ({} if self.bf16 is None else {"bf16": self.bf16})
+
+    def check_cpu(self) -> None:
+        """Says so if this CPU multiplies bfloat16 numbers in another way than the one that the run began on."""
+        here = bf16_by()
+        if self.bf16 not in (None, here):
+            warnings.warn(
+                f"this run in bfloat16 began {self.bf16} and goes on {here}: its last bits will differ.",
+                PlaitWarning,
+                stacklevel=2,
+            )
 
     def use(self) -> None:
         """From now on, in this process."""
+        self.check_cpu()
         set_threads(self.threads)
         if self.costs is not None:
             costs.use(self.costs)
@@ -44,6 +60,7 @@ class Conditions:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Within this block. Plans remember the costs that they were made with."""
+        self.check_cpu()
         before = torch.get_num_threads()
         is_other = self.costs is not None and not costs.are_used(self.costs)
         plans = cast("FusedEngine", engines.get("fused")).plans if is_other else {}
@@ -55,6 +72,10 @@ class Conditions:
         finally:
             plans.clear()
             torch.set_num_threads(before)
+
+
+def bf16_of(model: nn.Module) -> str | None:
+    return bf16_by() if any(getattr(m, "precision", None) == "bf16" for m in model.modules()) else None
 
 
 def costs_of(model: nn.Module) -> dict[str, Any] | None:

@@ -78,6 +78,15 @@ def host() -> Host:
     return found.narrowed(int(given), FORCED)
 
 
+def bf16_by() -> str:
+    """Who multiplies pairs of bfloat16 numbers, in words."""
+    return (
+        "by instructions of the CPU (avx512_bf16)"
+        if host().has_dot
+        else "in float32 code (this CPU has no avx512_bf16)"
+    )
+
+
 @cache
 def _host() -> Host:
     found = llvm.get_host_cpu_features()
