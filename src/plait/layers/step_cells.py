@@ -64,8 +64,12 @@ class StepCell(Swappable, nn.RNNCellBase):
                 return self._plait_run(cell, engine, *given, weights)
         return self._plait_run(cell, engine, input, hx, weights)
 
+    @classmethod
+    def _plait_knows(cls, engine: str) -> bool:
+        return not engine.startswith("cuda")
+
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
-        if self.engine.startswith("cuda"):
+        if not self._plait_knows(self.engine):
             raise PlaitError(f"{self.engine} runs layers, {self._get_name()} is a cell: use engine='auto' or 'torch'.")
         return super()._plait_engine(dtype, device)
 

@@ -31,7 +31,8 @@ def accelerate(
 
     Parameters, hooks, parametrizations, flags and devices do not change. Subclasses of these layers are swapped if
     their forward calls super().forward, or if they have none: their code runs, and lands in plait. Engine and solver
-    are also set for layers that are plait's already; without a solver these keep theirs.
+    are also set for layers that are plait's already; without a solver these keep theirs. An engine of CUDA devices runs
+    layers: cells stay as they are, and the report names them.
 
     portable: pickles of the model hold torch's classes, and load where there is no plait. False: they keep plait's.
     verbose: prints `plait.report(model)`.
@@ -41,9 +42,9 @@ def accelerate(
     engines.check_name(engine)
     chosen = None if solver is None else check_solver(solver)
     for module in model.modules():
-        if become_plaits(module) or "_plait_portable" in module.__dict__:
+        if become_plaits(module, engine) or "_plait_portable" in module.__dict__:
             module.__dict__["_plait_portable"] = portable
-        if isinstance(module, Swappable):
+        if isinstance(module, Swappable) and module._plait_knows(engine):
             module.engine = engine
         if isinstance(module, Recurrent) and chosen is not None:
             module.solver = chosen
@@ -51,7 +52,7 @@ def accelerate(
     if verbose:
         report(model)
     if not any(isinstance(module, Swappable) for module in model.modules()):
-        sentence = nothing_swapped(model)
+        sentence = nothing_swapped(model, engine)
         if sentence is not None:
             warnings.warn(sentence, PlaitWarning, stacklevel=2)
     return model
@@ -73,13 +74,13 @@ def restore(model: Model) -> Model:
     return model
 
 
-def become_plaits(module: nn.Module) -> bool:
+def become_plaits(module: nn.Module, engine: str = "auto") -> bool:
     """Whether it was torch's, and is plait's now."""
     cls: type[nn.Module] = type_before_parametrizations(module)
     if base_of(cls) is None or issubclass(cls, Swappable):
         return False
     try:
-        become(module, twin_for(module))
+        become(module, twin_for(module, engine))
     except NotSwapped:
         return False
     return True

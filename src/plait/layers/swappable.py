@@ -60,6 +60,11 @@ class Swappable(nn.Module):
     _plait_portable = False
     engine = "auto"
 
+    @classmethod
+    def _plait_knows(cls, engine: str) -> bool:
+        """Whether layers of this class can have that engine, on whatever device."""
+        return True
+
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
         """What runs it on such weights. `forward` and `plait.report` ask here."""
         choose: Any = engines.choose if torch.compiler.is_compiling() else engines.chosen
