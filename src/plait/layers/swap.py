@@ -11,6 +11,7 @@ from ..errors import PlaitWarning
 from ..solvers import Solver
 from .arguments import check_solver
 from .copies import follow_copies, leave_copies
+from .import_hook import came, went
 from .layer_report import check_module, nothing_swapped, report
 from .recurrent import Recurrent
 from .swappable import Swappable, is_own, torch_class
@@ -93,3 +94,7 @@ def become(module: nn.Module, cls: type[nn.Module]) -> None:
         for name, value in vars(before).items():
             if isinstance(value, property):
                 setattr(type(module), name, value)
+    if issubclass(cls, Swappable):
+        came(module)
+    else:
+        went(id(module))

@@ -3,7 +3,7 @@
 import copy
 import copyreg
 import threading
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from .. import engines
 from ..cells import Cell
 from ..errors import PlaitError
 from .autograd import no_trace
+from .import_hook import came
 
 TAKEN = ("plan", "last_solve")  # of the classes
 OWN = ("engine", "solver")  # attributes of an instance that torch's layers lack, beside those named _plait_...
@@ -59,6 +60,11 @@ class Swappable(nn.Module):
     _plait_is_made = False  # the class was made from a subclass of torch's and plait's (twins.py)
     _plait_portable = False
     engine = "auto"
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        came(self)
+        return self
 
     @classmethod
     def _plait_knows(cls, engine: str) -> bool:
