@@ -338,6 +338,33 @@ own(epochs=60, patience=0, save_every=0.0, out=sys.argv[1]).fit()
 """
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_nothing_is_written_before_fit(empty_folder: Path, own: bool) -> None:
+    """But what changes is kept when it goes on."""
+    if own:
+        Trainer(Net(), data=numbers(), loss=mse, epochs=1, out="run", progress=False).fit()
+    else:
+        Trainer("forecast", **QUICK | {"epochs": 1}, out="run").fit()
+
+    def state() -> dict[str, tuple[int, bytes]]:
+        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in Path("run").iterdir()}
+
+    def resumed(**changes: int) -> Trainer:
+        again = (Net(),) if own else ()
+        given = {"data": numbers(), "loss": mse} if own else {}
+        return Trainer.resume("run", *again, **given, progress=False, **changes)
+
+    before = state()
+    trainer = resumed(epochs=3)
+    assert trainer.settings.epochs == 3
+    assert state() == before
+    assert resumed().settings.epochs == 1
+    trainer.fit()
+    assert len(trainer.history) == 3
+    assert json.loads(Path("run/config.json").read_text())["settings"]["epochs"] == 3
+    assert resumed().settings.epochs == 3
+
+
 def test_kill_9_and_resume(empty_folder: Path) -> None:
     own(epochs=60, patience=0, save_every=0.0, out="whole").fit()
     place = {"PYTHONPATH": f"{Path(__file__).parent}:{Path(plait.__file__).parent.parent}"}

@@ -17,7 +17,7 @@ from .tasks.base import NamedTask, Usable
 from .tasks.given import about_model, settings_in, split, take_optimizer
 from .tasks.own import Own
 from .tasks.results import described, write_results
-from .tasks.runs import keep_changes, mesh_of, open_run, stored_settings, trained
+from .tasks.runs import mesh_of, open_run, stored_settings, trained
 from .training import signals
 from .training.conditions import Conditions
 from .training.copies import history_of
@@ -89,7 +89,7 @@ class Trainer:
         self.on_epoch, self.stream = on_epoch, Stream()
         self.metrics: dict[str, Any] | None = None
         self.optimizer: Optimizer | None = None
-        self.new_config: dict[str, Any] | None = None  # that `fit` writes, of a run that ranks have trained
+        self.new_config: dict[str, Any] | None = None  # that `fit` writes, of a run that goes on otherwise
         self.why_not: str | None = UNTRAINED  # why nothing can be asked of the network
 
     def _make(self, what: object, options: dict[str, Any]) -> tuple[Usable, dict[str, Any]]:
@@ -137,11 +137,12 @@ class Trainer:
             kind = tasks.get(config["task"]).kind
             with self.stream.used():
                 run, self.task = open_run(os.fspath(path), None, settings_in(changes, kind, "a run", RESUMED))
-        self.run, self.config = run, run.config()
+        self.run, self.config = run, {**config, "settings": self.settings.as_dict()}
         if ranks:
             more = threads or min(system.cpus(), config["threads"] * ranks.size)
             between("threads", more, 1, MOST_THREADS)
             self.config |= {"threads": more, "parallel": None}
+        if self.config != config:
             self.new_config = self.config
         self.conditions = Conditions.stored(self.config)
         signals.resume_command = resume_command(self.config["task"], run.path)
@@ -167,7 +168,6 @@ class Trainer:
         settings = stored_settings(run, config, TrainSettings, changes)
         task = Own.to_train(model, settings, own)
         task.check_exact()
-        keep_changes(run, config, settings, changes)
         return task
 
     @classmethod

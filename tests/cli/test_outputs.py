@@ -117,11 +117,12 @@ def test_every_path_that_is_written(refused, run, command: str) -> None:
     ("command", "sentence"),
     [
         ("train language --data d --json d/ptb.train.txt", "--json d/ptb.train.txt is in d, which the command reads"),
-        ("train language --data link --json d/new.json", "--json d/new.json is in link, which the command reads"),
-        ("train language --data d --json d/deep/new.json", "--json d/deep/new.json is in d, which the command reads"),
-        ("bench ragged --data d --json d/new.json", "--json d/new.json is in d, which the command reads"),
+        ("train language --data link --json d/new", "--json d/new is in link, which the command reads: give a name"),
+        ("train language --data d --json d/deep/x.png", "--json d/deep/x.png is in d, which the command reads: give"),
+        ("bench ragged --data d --json d/old.json", "d/old.json is in d, which the command reads, and would be"),
+        ("bench ragged --data d --json other.json", "other.json is in d, which the command reads, and would be"),
         ("train language --data p.zip/in --json p.zip", "--json p.zip is a file that the command reads"),
-        ("train classify --data d --splits s --json s/new.json", "--json s/new.json is in s, which the command reads"),
+        ("train classify --data d --splits s --json s/x", "--json s/x is in s, which the command reads: give"),
         ("forecast good --json x.png --picture x.png", "--picture x.png and --json x.png are the same file"),
         ("forecast good --json x.png --picture ./y.png", "--picture ./y.png and --json x.png are the same file"),
         ("forecast good --json good/future.png", "--picture good/future.png and --json good/future.png are the same"),
@@ -134,17 +135,22 @@ def test_what_is_read_and_what_is_written_are_apart(refused, run, command: str, 
         Path(path).mkdir(parents=True)
     Path("link").symlink_to("d")
     Path("y.png").symlink_to("x.png")
-    kept = [Path("d/ptb.train.txt"), Path("p.zip"), Path("good/history.json.damaged-2")]
+    Path("other.json").symlink_to("d/old.json")
+    kept = [Path("d/ptb.train.txt"), Path("d/old.json"), Path("p.zip"), Path("good/history.json.damaged-2")]
     for path in kept:
         path.write_text("kept")
     assert sentence in refused(*command.split())
-    assert [path.read_text() for path in kept] == ["kept"] * 3
+    assert [path.read_text() for path in kept] == ["kept"] * 4
     assert not Path("x.png").exists()
 
 
-def test_a_run_may_be_made_beside_its_data(plait, empty_folder: Path) -> None:
+@pytest.mark.parametrize("json", ["new.json", "/dev/null"])
+def test_run_and_result_may_be_made_beside_the_data(plait, empty_folder: Path, json: str) -> None:
     Path("book.txt").write_text(BOOK)
-    assert plait("train", "language", "--data", ".", *SMALL, "--out", "run", "--json", "/dev/null")[0] == 0
+    code, _, err = plait("train", "language", "--data", ".", *SMALL, "--out", "run", "--json", json)
+    assert code == 0, err
+    assert Path("book.txt").read_text() == BOOK
+    assert json == "/dev/null" or Path("new.json").read_text().startswith("{")
 
 
 def test_the_picture_of_the_future_is_not_written_through_a_link(refused, run) -> None:

@@ -6,9 +6,10 @@ import lzma
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,10 +183,60 @@ def test_csv_round_trip(tmp_path: Path) -> None:
         (["2009-13-99", "2009-14-98"], ["+1", "+2"]),
         (["week 1", "week 2"], ["+1", "+2"]),
         (["5", "6"], ["+1", "+2"]),
+        (["2020/01/30", "2020/01/31"], ["2020/02/01", "2020/02/02"]),
+        (["2020-01-01 22:00", "2020-01-01 23:00"], ["2020-01-02 00:00", "2020-01-02 01:00"]),
+        (["2020-01-01T00:00:58.5Z", "2020-01-01T00:00:59.0Z"], ["2020-01-01T00:00:59.5Z", "2020-01-01T00:01:00.0Z"]),
+        (["2020-01-01 00:00:00.000", "2020-01-01 00:00:00.040"], [f"2020-01-01 00:00:00.{n}" for n in ("080", "120")]),
+        (["2020-01-01T00:00:00+02:00", "2020-01-01T00:00:01+02:00"], [f"2020-01-01T00:00:0{n}+02:00" for n in (2, 3)]),
+        (["2020-01-01", "2020-01-02", "2020-01-01"], ["+1", "+2"]),
+        (["2020-01-01", "2020-01-01"], ["+1", "+2"]),
+        (["2020-01-01", "2020-01-02", "Total"], ["+1", "+2"]),
+        (["2020-01-01", "2020-01-05", "2021-12-31"], ["+1", "+2"]),
+        (["9999-12-30", "9999-12-31"], ["+1", "+2"]),
+        (["2020-01-01 00:00:00.000001", "2020-01-01 00:00:00.000002", "2023-01-01 00:00:00.000001"], ["+1", "+2"]),
+        (["31.12.2020", "01.01.2021"], ["+1", "+2"]),
     ],
 )
 def test_labels_go_on(labels: list[str], ahead: list[str]) -> None:
-    assert series.Series("x", np.zeros(2), labels).labels_ahead(2) == ahead
+    assert series.Series("x", np.zeros(len(labels)), labels).labels_ahead(2) == ahead
+
+
+@pytest.mark.parametrize(
+    ("rows", "ahead"),
+    [
+        (lambda d: d.weekday() < 5, [f"2023-05-0{k}" for k in (1, 2, 3, 4, 5, 8)]),
+        (lambda d: d.weekday() < 5 and str(d) != "2023-04-07", ["2023-05-01", "2023-05-02", "2023-05-03"]),
+        (lambda d: d.weekday() in (0, 2, 4), ["2023-05-01", "2023-05-03", "2023-05-05", "2023-05-08"]),
+        (lambda d: d.weekday() != 6, ["2023-05-01", "2023-05-02"]),
+        (lambda d: d.weekday() == 5, ["2023-05-06", "2023-05-13"]),
+        (lambda d: d.toordinal() % 14 == 0, ["2023-05-14", "2023-05-28"]),
+        (lambda d: d.day not in (3, 4, 5, 17, 20, 30), ["+1", "+2"]),  # some pattern that is not ours
+    ],
+)
+def test_labels_go_on_where_the_days_have_a_pattern(rows: Any, ahead: list[str]) -> None:
+    labels = [str(d) for d in days(120) if rows(d)]  # up to Sunday, 30 April
+    assert series.Series("x", np.zeros(len(labels)), labels).labels_ahead(len(ahead)) == ahead
+
+
+def test_labels_go_on_at_the_hours_that_there_are() -> None:
+    labels = [f"{d} {h:02}:00" for d in days(26) if d.weekday() < 5 for h in range(9, 17)]  # up to Thursday
+    ahead = series.Series("x", np.zeros(len(labels)), labels).labels_ahead(9)
+    assert ahead == [*[f"2023-01-27 {h:02}:00" for h in range(9, 17)], "2023-01-30 09:00"]
+
+
+@pytest.mark.parametrize("step", [500_000, 1_500_000, 40_000])
+@pytest.mark.parametrize("digits", [2, 6])
+def test_steps_of_fractions_of_seconds(tmp_path: Path, step: int, digits: int) -> None:
+    at = [datetime(2023, 1, 1) + timedelta(microseconds=step * k) for k in range(50)]
+    every = [f"{t:%Y-%m-%d %H:%M:%S.%f}"[: 20 + digits] for t in at]
+    gone = (10, 30, 31)
+    path = write(tmp_path, table([label for k, label in enumerate(every) if k not in gone]))
+    with pytest.raises(PlaitError, match=rf"row 12: 3 of 50 dates have no row, the first is {every[10]}: add them"):
+        series.read(path)
+    data = series.read(path, missing="interpolate")
+    assert list(data.labels) == every
+    following = at[-1] + timedelta(microseconds=step)
+    assert data.labels_ahead(1) == [f"{following:%Y-%m-%d %H:%M:%S.%f}"[: 20 + digits]]
 
 
 # --- the column that was chosen, and those that were not --------------------------------------------------------------
@@ -535,6 +586,82 @@ def test_several_series_in_one_table_are_refused(tmp_path: Path, text: str, colu
     for missing in ("error", "interpolate"):
         with pytest.raises(PlaitError, match=sentence):
             series.read(write(tmp_path, text), column, missing)
+
+
+YEARS = range(2001, 2013)
+WEEKS = [f"2021-W{week:02}" for week in range(1, 13)]
+PAIRS = [(store, item) for store in "AB" for item in ("tea", "milk")]
+
+
+def lines(header: str, rows: Iterable[tuple[object, ...]]) -> str:
+    """A column of numbers behind them."""
+    return f"{header},v\n" + "".join(",".join(map(str, (*row, f"{k}.5"))) + "\n" for k, row in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (lines("year,store", [(y, s) for s in (1, 2) for y in YEARS]), r"2 series, one for each .* 'store' \(1, 2\): "),
+        (lines("year,country", [(y, c) for y in YEARS for c in "ABC"]), r"3 series.* 'country' \(A, B, C\): expected"),
+        (lines("country,year", [(c, y) for c in "ABC" for y in YEARS]), r"3 series.* 'country' \(A, B, C\): expected"),
+        (lines("store,year,month", [(s, y, m) for s in (3, 4) for y in YEARS for m in range(1, 13)]), "'store' "),
+        (lines("id,t", [(k, t) for k in range(4) for t in range(20)]), "4 series, one for each value of column 'id'"),
+        (lines("week,store", [(w, s) for s in (1, 2) for w in WEEKS]), "2 series, one for each value of .* 'store'"),
+        (lines("store,x", [(s, w) for s in (1, 2) for w in WEEKS]), "2 series, one for each value of column 'store'"),
+        (lines("q,s", [(f"{y}Q{q}", s) for s in "ab" for y in YEARS for q in (1, 2, 3, 4)]), "2 series.* column 's'"),
+        (lines("Week_No,shop name", [(w, s) for s in "ab" for w in range(1, 30)]), "2 series.* column 'shop name'"),
+        (lines("date,store", [(f"0{m}/0{d}/2020", s) for s in "ab" for m in (1, 2) for d in range(1, 9)]), "'store'"),
+        (
+            lines("date,store,item", [(d, *pair) for pair in PAIRS for d in days(30)]),
+            r"4 series, one for each combination of columns 'store' and 'item' \(A tea, A milk, B tea, B milk\): "
+            r"expected one; keep the rows of one of them\.$",
+        ),
+        (lines("store,item,date", [(*pair, d) for d in days(30) for pair in PAIRS]), "4 series.* 'store' and 'item'"),
+        (lines("item,year,store", [(i, y, s) for s, i in PAIRS for y in YEARS]), "4 series.* 'item' and 'store'"),
+        (
+            lines("date,name,store,item,promo", [(d, s * 2, s, i, d.day % 3) for s, i in PAIRS for d in days(30)]),
+            "4 series.* 'name' and 'item'",
+        ),
+        (lines("date,store", [(d, s) for s in "AB" for d in (*days(30), days(1)[0])]), "2 series.* 'store'"),
+        (
+            lines("date,hour", [(d, h) for d in days(3) for h in range(24)]),
+            r"told apart by columns 'date', 'hour' together: write these into one, such as '2023-01-01 0'",
+        ),
+    ],
+)
+def test_several_series_whatever_their_labels(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(PlaitError, match=sentence):
+        series.read(write(tmp_path, text), "v")
+
+
+def test_the_advice_about_several_series_can_be_followed(tmp_path: Path) -> None:
+    text = lines("year,q", [(y, q) for y in YEARS for q in (1, 2, 3, 4)])
+    with pytest.raises(PlaitError, match=r"if 'q' is a part of the time, call it month, week, day or hour\.$"):
+        series.read(write(tmp_path, text), "v")
+    assert len(series.read(write(tmp_path, text.replace("q", "month", 1)), "v").values) == 48
+    text = lines("date,store,item", [(d, *pair) for pair in PAIRS for d in days(30)])
+    one = "\n".join(line for line in text.split("\n") if "B,milk" in line or "item" in line)
+    assert list(series.read(write(tmp_path, one), "v").labels) == [str(d) for d in days(30)]
+    text = lines("date", [(f"{d} {h:02}:00",) for d in days(3) for h in range(24)])
+    assert len(series.read(write(tmp_path, text), "v").values) == 72
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines("year,month", [(y, m) for y in YEARS for m in range(1, 13)]),
+        lines("Year,Month Name", [(y, m) for y in YEARS for m in ("Jan", "Feb", "Mar")]),
+        lines("year,era", [(y, "old" if y < 2007 else "new") for y in YEARS]),
+        lines("year,event", [(y, f"event {k}") for k, y in enumerate([*YEARS, *YEARS])]),  # nothing is told apart
+        lines("k,rain,wind", [(k, k % 4, k % 7) for k in range(28)]),
+        lines("label", [(f"row {k % 3}",) for k in range(12)]),
+        "".join(f"{y},{m},x{y}{m},1.5\n" for y in YEARS for m in range(1, 13)),  # no header
+    ],
+)
+def test_tables_of_one_series_are_not_refused(tmp_path: Path, text: str) -> None:
+    has_header = not text.startswith("2001")
+    data = series.read(write(tmp_path, text), "v" if has_header else "4")
+    assert len(data.values) == text.count("\n") - has_header
 
 
 def test_dates_need_not_be_in_the_first_column(tmp_path: Path) -> None:

@@ -255,3 +255,15 @@ def test_gradients_are_nearer_to_float64_than_those_of_torchs_autocast(theirs):
     for mine, torchs, best in zip(gradients(ours, x), gradients(plain, x, low=True), exact, strict=True):
         assert (mine - best).norm() < (torchs - best).norm()
         assert (mine - best).norm() / best.norm() < COARSE
+
+
+def test_a_packed_block_has_panels_of_both_precisions():
+    layer, x = plait.GRU(7, 9), torch.randn(2, 3, 7)
+    with torch.no_grad(), plait.packed(layer):
+        exact = layer(x)[0]
+        with bfloat:
+            low = layer(x)[0]
+        assert torch.equal(layer(x)[0], exact)
+    with torch.no_grad(), bfloat:
+        assert torch.equal(layer(x)[0], low)
+    assert not torch.equal(low, exact)

@@ -75,6 +75,23 @@ def test_a_device_without_an_engine_is_named() -> None:
     assert "meta" in row.why
 
 
+@pytest.mark.parametrize("engine", ["cuda", "cuda:v4"])
+def test_cells_are_left_alone_and_named_where_the_engine_runs_layers(engine: str) -> None:
+    model = nn.ModuleDict({"encoder": nn.LSTM(3, 4), "decoder": nn.LSTMCell(3, 4), "ours": plait.GRUCell(3, 4)})
+    assert [row.engine for row in plait.report(plait.accelerate(model, engine=engine))] == [engine, None, "fused"]
+    row = plait.report(model)[1]
+    assert row.why == f"a cell, and {engine} runs layers"
+    assert row.todo == "accelerate it by itself, with engine='auto'"
+    assert type(model["decoder"]) is nn.LSTMCell
+    x = torch.randn(2, 3)
+    expected = model["decoder"](x)
+    torch.testing.assert_close(plait.accelerate(model["decoder"])(x), expected)
+    assert isinstance(model["decoder"], plait.LSTMCell)
+    assert plait.report(plait.accelerate(model, engine=engine))[1].engine == "fused"
+    with pytest.warns(PlaitWarning, match=rf"the model \(GRUCell\) is a cell, and {engine} runs layers: accelerate"):
+        plait.accelerate(nn.GRUCell(3, 4), engine=engine)
+
+
 def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     actor = nn.Sequential(nn.LSTM(3, 4))
     loss = Loss(actor)

@@ -300,3 +300,54 @@ def test_only_a_last_state_is_differentiated() -> None:
     d = torch.randn(3, *c.shape, dtype=torch.float64)
     found = torch.autograd.grad(c, x, d, is_grads_batched=True, retain_graph=True)[0]
     torch.testing.assert_close(found, torch.stack([torch.autograd.grad(c, x, e, retain_graph=True)[0] for e in d]))
+
+
+# --- zeros without memory, as autograd makes them
+ZEROS = torch._efficientzerotensor
+
+
+@pytest.mark.parametrize("engine", ["fused", "numpy", "python"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("lengths", [None, [5, 3]])
+def test_zeros_without_memory_are_zeros(engine: str, keep: bool, lengths: Any) -> None:
+    layer = plait.LSTM(3, 4, 2, engine=engine)
+    found, expected = [], []
+    for make, results in ((ZEROS, found), (torch.zeros, expected)):
+        with torch.set_grad_enabled(keep):
+            state = make((2, 2, 4)), torch.ones(2, 2, 4)
+            y, last = layer(make((5, 2, 3)), state, lengths=lengths)
+            results += [y, *last]
+            if keep:
+                results += torch.autograd.grad(y.square().sum(), [*layer.parameters()])
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("T", [1, 5])
+def test_gradients_and_weights_that_are_zeros_without_memory(T: int) -> None:
+    layer, x = plait.GRU(3, 4), torch.randn(T, 2, 3, requires_grad=True)
+    weights = {**dict(layer.named_parameters()), "bias_hh_l0": ZEROS((12,))}
+    y = functional_call(layer, weights, (x,))[0]
+    assert torch.equal(y, functional_call(layer, {**weights, "bias_hh_l0": torch.zeros(12)}, (x,))[0])
+    (found,) = torch.autograd.grad(y, x, ZEROS((T, 2, 4)), retain_graph=True)
+    assert torch.equal(found, torch.zeros(T, 2, 3))
+    with plait.packed(layer), torch.no_grad():
+        functional_call(layer, weights, (x,))
+
+
+@pytest.mark.parametrize("kind", [plait.LSTMCell, plait.GRUCell, plait.RNNCell])
+def test_one_step_from_zeros_without_memory(kind: Any) -> None:
+    """Also where the step before was like it (one_step.py)."""
+    cell, x = kind(3, 4), torch.randn(2, 3)
+    (z, zero), (ones, weight) = (make((2, 3)) for make in (ZEROS, torch.zeros)), (torch.ones(2, 4), cell.weight_hh)
+    state = (ones, ones) if kind is plait.LSTMCell else ones
+    first = lambda found: found[0] if isinstance(found, tuple) else found  # noqa: E731
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(first(cell(z, state)), first(cell(zero, state)))
+            cell(x, state)
+        cell.weight_hh = nn.Parameter(ZEROS(tuple(weight.shape)), requires_grad=False)
+        found = first(cell(x, state))
+        cell.weight_hh = nn.Parameter(torch.zeros_like(weight))
+        assert torch.equal(found, first(cell(x, state)))
+    z.requires_grad_(False)
+    assert torch.equal(first(cell(z, state)), first(cell(zero, state)))

@@ -89,7 +89,10 @@ def check_output(path: Path, name: str, inputs: Sequence[Path], made: Path | Non
         if any(same_file(target, p) for p in (file, *file.parents) if p.is_file()):  # or the zip that it is in
             raise PlaitError(f"{name} is a file that the command reads, and would be replaced: give another name.")
         if path != made and file.is_dir() and not is_run(file) and Path(os.path.realpath(file)) in target.parents:
-            raise PlaitError(f"{name} is in {file}, which the command reads: give a name outside of it.")
+            if target.exists():
+                raise PlaitError(f"{name} is in {file}, which the command reads, and would be replaced: use a new one.")
+            if target.suffix != ".json":  # no data: the next command does not read it, either
+                raise PlaitError(f"{name} is in {file}, which the command reads: give a name outside of it.")
 
 
 def check_different(written: dict[str, Path]) -> None:

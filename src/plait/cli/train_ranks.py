@@ -209,6 +209,9 @@ class Worker:
             task = cls.read(cls.kind(**a.options))
         else:
             run, task = open_run(resume, a.task, changes)
+            if changes:
+                with run.locked():  # not while another process trains it
+                    run.write_config({**run.config(), "settings": task.settings.as_dict()})
             Conditions.stored(run.config()).use()
             signals.resume_command = resume_command(a.task, run.path)
             mesh, cut = stored_mesh(run, mesh, self.group.world.size)

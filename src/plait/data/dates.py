@@ -1,4 +1,4 @@
-"""Dates as labels of rows: whether they are in order, and which ones follow."""
+"""Dates as labels of rows: what they mean, and whether they are in order."""
 
 import re
 from calendar import monthrange
@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from ..errors import PlaitError
 
-DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?", re.ASCII)
 MOMENT = re.compile(r"\d{4}([-/])\d{2}(\1\d{2}([ T]\d{2}:.*)?)?", re.ASCII)
 BY_DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?", re.ASCII)
 NEARLY_ALL = 0.9  # of the labels: the others may be a sum, or a gap
@@ -98,24 +97,6 @@ def read(m: re.Match[str] | None, day: int, month: int) -> datetime | None:
         return datetime(int(m[4]), int(m[month]), int(m[day]), hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
-
-
-def dates_ahead(last_two: Sequence[str], steps: int) -> list[str] | None:
-    """The labels that follow two months or two days; None for others."""
-    if len(last_two) < 2 or not all(map(DATE.fullmatch, last_two)) or len({len(label) for label in last_two}) > 1:
-        return None
-    by_month = len(last_two[0]) == 7
-    try:
-        before, last = (date.fromisoformat(label + "-01" if by_month else label) for label in last_two)
-        ends = all(d.day == monthrange(d.year, d.month)[1] for d in (before, last))
-        months = (last.year - before.year) * 12 + last.month - before.month
-        if months and (ends or before.day == last.day):
-            dates = [month_after(last, months * (k + 1), ends) for k in range(steps)]
-        else:
-            dates = [last + (last - before) * (k + 1) for k in range(steps)]
-    except (ValueError, OverflowError):
-        return None
-    return [d.isoformat()[: 7 if by_month else 10] for d in dates]
 
 
 def month_after(day: date, months: int, ends: bool) -> date:

@@ -1,16 +1,21 @@
-"""Regular dates: what the step from row to row is, and which dates have no row."""
+"""Regular dates: what the step from row to row is, which dates have no row, and which ones follow."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
+from math import gcd
 
 from ..errors import PlaitError
-from .dates import MOMENT, is_local, may_change, month_after
+from .dates import MOMENT, is_local, may_change, moments, month_after
 
-UNITS = {60: "minutes", 3600: "hours", 86400: "days", 604800: "weeks"}  # by seconds
+SECOND = 10**6  # microseconds, in which distances are counted
+DAY = 86400 * SECOND
+UNITS = {60 * SECOND: "minutes", 3600 * SECOND: "hours", DAY: "days", 7 * DAY: "weeks"}
+CLOCK = re.compile(r"([ T]\d{2}:\d{2})(:\d{2})?(?:([.,])(\d+))?(.*)", re.ASCII)  # behind the day
+MOST_LABELS = 50_000  # of the last ones, which say what follows
 CYCLES = 3  # weeks, days or years that must have been seen before "never on Sundays" is believed
 HOLIDAYS = 15  # where some weekday never has a row, up to one date of so many may be a holiday
 MOST = 20  # times as many dates as rows: beyond that, a date is wrong
@@ -59,12 +64,12 @@ def find_gaps(name: str, numbers: Sequence[int], labels: Sequence[str], dates: S
 
 
 def distance(a: datetime, b: datetime, by_month: bool) -> int:
-    """In months, or in seconds. A day is a day, also if the clocks change in it."""
+    """In months, or in microseconds. A day is a day, also if the clocks change in it."""
     if by_month:
         return (b.year - a.year) * 12 + b.month - a.month
     if a.time() == b.time() and a.date() < b.date():
-        return (b.date() - a.date()).days * 86400
-    return int((b - a).total_seconds())
+        return (b.date() - a.date()).days * DAY
+    return (b - a) // timedelta(microseconds=1)
 
 
 def is_by_month(dates: Sequence[datetime]) -> bool:
@@ -82,13 +87,13 @@ def unit_of(step: int, by_month: bool) -> str:
 
 def later(at: datetime, step: int, by_month: bool, ends: bool) -> datetime:
     if not by_month:
-        return datetime.fromtimestamp(int(at.timestamp()) + step, at.tzinfo)
+        return at + timedelta(microseconds=step)
     return datetime.combine(month_after(at.date(), step, ends), at.timetz())
 
 
-def clocks_go_forward(label: str, before: datetime, after: datetime, seconds: int) -> bool:
+def clocks_go_forward(label: str, before: datetime, after: datetime, apart: int) -> bool:
     """Whether it may be the hour that is left out when summer time begins."""
-    return seconds == 3600 and is_local(label) and may_change(before) and after.weekday() == 6
+    return apart == 3600 * SECOND and is_local(label) and may_change(before) and after.weekday() == 6
 
 
 def among_usual(
@@ -97,24 +102,67 @@ def among_usual(
     """Without weekdays, hours and months that never have a row: nothing is missing on a shop's free day."""
     if not dates:
         return found
+    is_usual, weekdays = usual(seen, by_month, step)
+    return Gaps([(k, at) for k, at in dates if is_usual(at)], found.rows, found.unit, weekdays < 7)
+
+
+def usual(seen: Sequence[datetime], by_month: bool, step: int) -> tuple[Callable[[datetime], bool], int]:
+    """-> whether a date has a weekday, an hour and a month that others have, and how many weekdays have rows"""
     days = (seen[-1] - seen[0]).days
-    weekdays = {at.weekday() for at in seen} if not by_month and step <= 86400 and days >= 7 * CYCLES else set(range(7))
-    times = {at.timetz() for at in seen} if not by_month and step < 86400 and days >= CYCLES else None
+    weekdays = {at.weekday() for at in seen} if not by_month and step <= DAY and days >= 7 * CYCLES else set(range(7))
+    times = {at.timetz() for at in seen} if not by_month and step < DAY and days >= CYCLES else None
     months = {at.month for at in seen} if by_month and days >= 366 * CYCLES else set(range(1, 13))
-    usual = [
-        (k, at)
-        for k, at in dates
-        if at.weekday() in weekdays and at.month in months and (times is None or at.timetz() in times)
-    ]
-    return Gaps(usual, found.rows, found.unit, len(weekdays) < 7)
+
+    def is_usual(at: datetime) -> bool:
+        return at.weekday() in weekdays and at.month in months and (times is None or at.timetz() in times)
+
+    return is_usual, len(weekdays)
 
 
+# --- what follows
+def labels_ahead(labels: Sequence[str], steps: int) -> list[str] | None:
+    """The dates that follow dates: at the same step, on weekdays, at times and in months that have rows.
+
+    None for other labels, and for dates that are neither regular nor so but for some holidays.
+    """
+    last = labels[-MOST_LABELS:]
+    seen = [at for at in moments(last) if at] if all(map(MOMENT.fullmatch, last)) else []
+    if len(seen) < max(2, len(last)):
+        return None
+    by_month = is_by_month(seen)
+    step = gcd(*(distance(a, b, by_month) for a, b in pairwise(seen)))
+    if step == 0 or seen[0] >= seen[-1]:
+        return None
+    most = MOST * (len(seen) + steps) + 100
+    if distance(seen[0], seen[-1], by_month) // step > most:
+        return None
+    try:
+        expected = sum(1 for _ in takewhile(lambda at: at <= seen[-1], following(seen[0], seen, by_month, step, most)))
+        if (expected + 1 - len(seen)) * HOLIDAYS > len(seen):
+            return None
+        ahead = [label_of(at, last[-1]) for at in islice(following(seen[-1], seen, by_month, step, most), steps)]
+    except (ValueError, OverflowError):  # beyond the year 9999
+        return None
+    return ahead if len(ahead) == steps else None
+
+
+def following(first: datetime, seen: Sequence[datetime], by_month: bool, step: int, most: int) -> Iterator[datetime]:
+    """The usual ones of so many dates after one of them."""
+    is_usual, _ = usual(seen, by_month, step)
+    ends = len({at.day for at in seen}) > 1
+    return filter(is_usual, (later(first, step * (k + 1), by_month, ends) for k in range(most)))
+
+
+# --- how a date is written
 def label_of(at: datetime, like: str) -> str:
     """A date as its neighbour is written, or as ISO 8601 has it."""
     if not MOMENT.fullmatch(like):
         return at.date().isoformat() if ":" not in like else at.isoformat(" ", "minutes")[:16]
-    if not is_local(like) and len(like) > 10:
-        text = at.isoformat(like[10], "seconds" if re.search(r":\d\d:\d", like) else "minutes")
-        return text.removesuffix("+00:00") + "Z" if like.endswith("Z") else text
-    text = at.replace(tzinfo=None).isoformat(like[10:11] or "T")[: len(like)]
-    return text[:10].replace("-", like[4]) + text[10:]
+    day, clock = at.date().isoformat()[: min(len(like), 10)].replace("-", like[4]), CLOCK.fullmatch(like[10:])
+    if clock is None:
+        return day
+    before, seconds, point, digits, zone = clock.groups()
+    text = f"{day}{before[0]}{at:%H:%M}" + (f":{at:%S}" if seconds else "")
+    if digits:
+        text += point + f"{at:%f}".ljust(len(digits), "0")[: len(digits)]
+    return text + (zone if zone in ("", "Z") else at.isoformat()[-6:])

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlaitError, counted, unknown
-from .dates import check_order, dates_ahead
+from .dates import check_order
 from .files import contents, decoded, reading
+from .gaps import labels_ahead
 from .labels import check_one_series, label_column, without_gaps
 from .numbers import number, oddity, two_readings
 from .tables import MOST_BYTES, Rows, cells_of, listed, read_table
@@ -44,8 +45,8 @@ class Series:
         return file.getvalue()
 
     def labels_ahead(self, steps: int) -> list[str]:
-        """Months and days are counted on, anything else is +1, +2, ..."""
-        return dates_ahead(self.labels[-2:], steps) or [f"+{k + 1}" for k in range(steps)]
+        """Regular dates are continued, anything else is +1, +2, ..."""
+        return labels_ahead(self.labels, steps) or [f"+{k + 1}" for k in range(steps)]
 
 
 def airline() -> Series:

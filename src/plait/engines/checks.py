@@ -3,6 +3,7 @@ that is too short.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -135,3 +136,6 @@ def check_recur_vjp(p: Prepared, tape: Tape, d_states: States, d_last: States) -
         found.append((f"the gradient of {state}", d_states[k], (N, width)))
         found.append((f"the gradient of the last {state}", d_last[k], (B, width)))
     check_shapes(found, p.weights.w_ih.dtype)
+
+
+kind_of = attrgetter("shape", "dtype", "is_cpu")

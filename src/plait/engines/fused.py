@@ -17,7 +17,7 @@ from ..kernels.launch.schedule import DEFAULT, Schedule
 from ..layout import Layout
 from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
 from .checks import check_alike, check_backward, check_forward, check_recur, check_recur_vjp
-from .packed import Packed
+from .packed import Packed, as_read
 from .plan import Out, Plan, address, rows_of
 from .tape import Tape
 
@@ -148,7 +148,7 @@ class FusedEngine(Engine):
     ) -> Gradients:
         mine = self.usable(ps)
         check_backward(mine, x, kept, d_rows, d_finals, layout)
-        x, tapes = x.contiguous(), [t.contiguous().resolve_neg() for t in kept]
+        x, *tapes = as_read((x, *kept))
         if layout.N == 0:
             return super().backward(ps, x, tapes, d_rows, d_finals, layout, needs=needs, spend=spend, dt=dt)
         plan = self.plan(self.key(mine, layout, stateful=True, dt=dt))

@@ -1,9 +1,8 @@
 """The weights of a direction as kernels read them: contiguous, and in panels (kernels/emit/tile.py) if they last."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from ..cells import Cell
@@ -80,6 +79,18 @@ class Packed(Prepared):
         return found.data_ptr()
 
 
+def as_read(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """As a kernel reads them: contiguous, not negated lazily, as z.conj().imag is, and zeros that have memory."""
+    found = [*map(Tensor.contiguous, tensors)]
+    if True in map(Tensor.is_neg, found) or True in map(is_lazy_zero, found):
+        return [*map(evaluated, found)]
+    return found
+
+
+def evaluated(t: Tensor) -> Tensor:
+    return t.clone() if is_lazy_zero(t) else t.resolve_neg()
+
+
 def contiguous(w: Weights) -> Weights:
     """The same weights, with copies of those that are not contiguous, or negated lazily."""
     b_ih, b_hh, w_hr = (None if t is None else plain(t) for t in w[2:5])
@@ -87,5 +98,7 @@ def contiguous(w: Weights) -> Weights:
 
 
 def plain(t: Tensor) -> Tensor:
-    """Contiguous, and not negated lazily, such as z.conj().imag is: as a kernel reads it."""
-    return torch.resolve_neg(t.contiguous())
+    return as_read([t])[0]
+
+
+is_lazy_zero: Callable[[Tensor], bool] = Tensor._is_zerotensor  # such as torch._efficientzerotensor(3, 4)

@@ -7,7 +7,6 @@ ragged batch who computes which product, because that depends on its rows.
 
 import math
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -20,11 +19,12 @@ from ..kernels.launch.costs import Costs
 from ..kernels.launch.key import Key
 from ..kernels.launch.schedule import Schedule
 from ..layout import Layout
-from .checks import check_saved, check_shapes, check_weights_of
+from .bound import Bound
+from .checks import check_saved, check_shapes, check_weights_of, kind_of
 from .packed import Packed
 from .plan_map import PlanMap
 from .plan_writer import Variant, Writer
-from .segments import Frame
+from .segments import Frame, Launch
 
 MOST_PASSES = 256
 
@@ -52,6 +52,8 @@ class Pass:
 
     def __init__(self, plan: "Plan", variant: Variant, N: int, back: bool) -> None:
         self.variant, self.segments, self.gathers = variant, variant.segments, variant.gathers
+        only = variant.segments[0] if len(variant.segments) == 1 else None
+        self.launch = only if isinstance(only, Launch) else None
         self.scratch, self.tapes = variant.scratch.size(N), plan.tape_shapes(N)
         self.of_tapes = [(shape, plan.key.dtype, True) for shape in self.tapes]
         size = plan.form.target.size
@@ -195,23 +197,46 @@ class Plan:
             tapes.append(new(x, *of_tape))
         frame.scratch = its.new_scratch(x, its.scratch) if its.scratch else None
         frame.x, frame.weights, frame.masks, frame.layout, frame.N = x, weights, masks, layout, layout.N
-        values = frame.values = self.head(layout, its, False) if key.ragged else [*self.dense]
-        values += map(Tensor.data_ptr, states) if states else self.no_states
-        values += map(Tensor.data_ptr, frame.states)
-        values += (x.data_ptr(), frame.rows.data_ptr()) * self.D
+        frame.values = self.bindings(its, frame, states, pins)
         if out is not None:
-            self.shift(values, out)
-        values += 0, 0 if frame.scratch is None else frame.scratch.data_ptr()
-        values += map(Tensor.data_ptr, tapes)
-        values += self.no_tapes
-        values += map(Tensor.data_ptr, weights)
-        for pin, panels in zip(pins, its.variant.packs, strict=False):
-            values += pin.bindings(self.form, False, "f" in panels)
+            self.shift(frame.values, out)
         for segment in its.segments:
             segment.run(frame)
         for pin, panels in zip(pins, its.variant.packs, strict=False):
             pin.mark_ready(False, panels)
         return frame.rows, frame.states, tapes
+
+    def bindings(self, its: Pass, frame: Frame, states: Sequence[Tensor], pins: Sequence[Packed]) -> list[int]:
+        """Of a forward pass, in their order."""
+        values = self.head(frame.layout, its, False) if self.key.ragged else [*self.dense]
+        values += map(Tensor.data_ptr, states) if states else self.no_states
+        values += map(Tensor.data_ptr, frame.states)
+        values += (frame.x.data_ptr(), frame.rows.data_ptr()) * self.D
+        values += 0, 0 if frame.scratch is None else frame.scratch.data_ptr()
+        values += map(Tensor.data_ptr, frame.tapes) if frame.tapes else self.no_tapes
+        values += self.no_tapes
+        values += map(Tensor.data_ptr, frame.weights)
+        for pin, panels in zip(pins, its.variant.packs, strict=False):
+            values += pin.bindings(self.form, False, "f" in panels)
+        return values
+
+    def bound(
+        self,
+        layout: Layout,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        pins: Sequence[Packed],
+    ) -> Bound | None:
+        """For calls like this one, of one step without gradients; None if such a call is more than one launch."""
+        if layout.T != 1 or self.key.ragged or self.key.dropout:
+            return None
+        its, frame, (x, *states) = self.make(layout, self.wide), Frame(), tensors
+        if its.launch is None:
+            return None
+        frame.x, frame.rows, frame.states = x, outputs[0], [*outputs[0 if self.key.step else 1 :]]
+        frame.weights, frame.tapes, frame.scratch = weights, (), None
+        return Bound(self, its, frame, states, outputs, pins)
 
     def backward(
         self,
@@ -336,6 +361,3 @@ def rows_of(d_rows: Tensor | None, x: Tensor, width: int) -> tuple[Tensor, int]:
     if d_rows.is_contiguous() or d_rows.dim() != 2 or d_rows.stride(1) != 1:
         return d_rows.contiguous(), width
     return d_rows, d_rows.stride(0)
-
-
-kind_of = attrgetter("shape", "dtype", "is_cpu")

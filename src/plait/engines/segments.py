@@ -48,10 +48,15 @@ class Launch(Segment):
         self.chain, self.layers = chain, layers
 
     def run(self, frame: Frame) -> None:
-        chain = self.chain
-        workspace = pool.workspace(chain.bytes)
-        frame.values[WORKSPACE] = workspace.address
-        chain.run(array("q", frame.values), workspace.address)
+        self.start(array("q", frame.values), self.chain.bytes)
+
+    def start(self, values: "array[int]", size: int, inside: Sequence[tuple[int, int]] = ()) -> None:
+        """size: of the workspace. inside: bindings that lie in it, and where"""
+        workspace = pool.workspace(size)
+        values[WORKSPACE] = address = workspace.address
+        for number, at in inside:
+            values[number] = address + at
+        self.chain.run(values, address)
         pool.put(workspace)
 
     def __str__(self) -> str:

@@ -1,17 +1,15 @@
 """torch.nn's recurrent layers with another forward: the same arguments, parameters and results, and `lengths=`."""
 
+from . import neighbours  # noqa: F401  # they are awaited from now on
 from .arguments import state_of, states_of
 from .cell_layer import CellLayer, ImplicitGRU, layer
 from .drop_in import GRU, LSTM, RNN
 from .layer_report import report
-from .neighbours import install_import_hook
 from .new_layers import everywhere
 from .pinned import packed
 from .recurrent import Recurrent
 from .step_cells import GRUCell, LSTMCell, RNNCell
 from .swap import accelerate, restore
-
-install_import_hook()
 
 __all__ = [
     "GRU",

@@ -11,7 +11,7 @@ from .. import engines
 from ..cells import Cell
 from ..engines import Layout, Needs, Prepared, Weights, fused
 from ..engines.fused import FusedEngine
-from ..engines.packed import Packed
+from ..engines.packed import Packed, as_read, evaluated
 from ..engines.plan import Plan
 from ..engines.torch import unrolled
 from ..errors import PlaitError
@@ -86,11 +86,11 @@ class Call:
         """Nothing outside of a block. Another thread may close it at any time: whether it is open is asked once."""
         if self.block is None or not self.block.is_open:
             return []
-        name = self.cell, self.engine, self.number, self.layers
+        name = self.cell, self.engine, self.number, self.layers, self.rounded
         return self.block.prepared(name, tensors[self.S :], lambda: self.prepare(tensors, True))
 
     def prepare(self, tensors: Sequence[Tensor], lasting: bool) -> list[Prepared]:
-        engine, found = engines.get(self.engine), enumerate(self.weights([t.resolve_neg() for t in tensors]))
+        engine, found = engines.get(self.engine), enumerate(self.weights(as_read(tensors)))
         more = {"rounded": True} if self.rounded else {}
         return [engine.prepare(self.cell, w, k % self.directions == 1, lasting=lasting, **more) for k, w in found]
 
@@ -140,7 +140,7 @@ class Call:
         if plan is None:
             return self.run_layers(x, tensors, keep)
         S = len(self.cell.states) if self.stateful else 0
-        given = [*map(Tensor.resolve_neg, map(Tensor.contiguous, (x, *tensors)))]
+        given = as_read((x, *tensors))
         if not x.is_cpu:
             raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
         if self.dropout and not masks:
@@ -155,7 +155,7 @@ class Call:
         """One layer after another, by the solver. Several layers keep nothing: they would be a plan."""
         assert self.layers == 1 or not keep, "a stack that learns is a plan"
         engine, layout, D, finals = engines.get(self.engine), self.layout, self.directions, []
-        states, x = [s.resolve_neg() for s in tensors[: self.S]], x.resolve_neg()
+        x, *states = as_read((x, *tensors[: self.S]))
         if layout.padding is not None:
             x, states = layout.padding.gathered(x), layout.padding.sorted(states)
         ps, kept = self.prepared(tensors), list[Tensor]()
@@ -182,7 +182,7 @@ class Call:
         spend: bool = False,
     ) -> list[Tensor | None]:
         """-> d_x and d_ of all tensors in order, None for those not needed. spend: what is kept may be overwritten."""
-        d = [None if d is None else d.resolve_neg() for d in d_outputs]
+        d = [None if d is None else evaluated(d) for d in d_outputs]
         d[1:1] = [None] if self.step else []
         if self.plan is None:
             return self.run_layer_vjp(x, tensors, kept, d, needs, spend)
@@ -197,7 +197,7 @@ class Call:
             if not pins:  # the block has ended
                 engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
                 plan = engine.plan(plan.key._replace(pinned=False, slabs=False))
-        given = [*map(Tensor.resolve_neg, map(Tensor.contiguous, (x, *tensors[S:], *tapes)))]
+        given = as_read((x, *tensors[S:], *tapes))
         end, needs = len(given) - len(tapes), tuple(needs)
         weights, tapes = given[1:end], given[end:]
         back = plan.backward(given[0], weights, tapes, d, self.layout, needs, spend=spend, masks=masks, pins=pins)
@@ -231,7 +231,7 @@ class Call:
         states, groups = self.split(needs[1:])
         engine, ps, wanted = engines.get(self.engine), self.prepared(tensors), Needs(needs[0], states, groups)
         problem, (d_rows, *d_finals) = Problem(engine, ps, self.layout, self.visits), d_outputs
-        found = self.solver.backward(problem, x.resolve_neg(), kept, d_rows, d_finals, needs=wanted, spend=spend)
+        found = self.solver.backward(problem, as_read([x])[0], kept, d_rows, d_finals, needs=wanted, spend=spend)
         result = [found.x, *(found.states if found.states and states else [None] * len(states))]
         for group in found.weights:
             result += group

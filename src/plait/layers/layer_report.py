@@ -41,12 +41,18 @@ def report(model: nn.Module) -> list[Row]:
     return rows
 
 
-def find(model: nn.Module) -> list[Row]:
-    """One row for each recurrent layer, in the order of named_modules(), then those that modules() does not show."""
-    rows = [row for name, module in model.named_modules() if (row := row_of(name, module)) is not None]
+def find(model: nn.Module, engine: str | None = None) -> list[Row]:
+    """One row for each recurrent layer, in the order of named_modules(), then those that modules() does not show.
+
+    engine: that the model is to have; if it is not said, that of its first layer that is plait's
+    """
+    if engine is None:
+        engine = next((module.engine for module in model.modules() if isinstance(module, Swappable)), "auto")
+    rows = [row for name, module in model.named_modules() if (row := row_of(name, module, engine)) is not None]
     seen = {id(module) for module in model.modules()}
     for name, hidden in hidden_modules(model, seen):
-        inner = [row for k, m in hidden.named_modules() if id(m) not in seen and (row := row_of(k, m)) is not None]
+        others = [(k, m) for k, m in hidden.named_modules() if id(m) not in seen]
+        inner = [row for k, m in others if (row := row_of(k, m, engine)) is not None]
         seen.update(map(id, hidden.modules()))
         todo = f"accelerate its {name.rpartition('.')[2]} itself"
         for row in inner:
@@ -55,7 +61,7 @@ def find(model: nn.Module) -> list[Row]:
     return rows
 
 
-def row_of(name: str, module: nn.Module) -> Row | None:
+def row_of(name: str, module: nn.Module, engine: str) -> Row | None:
     cls = type_before_parametrizations(module)
     if isinstance(module, torch.jit.ScriptModule):
         todo = "leave it to torch: plait cannot run in scripted models"
@@ -65,7 +71,7 @@ def row_of(name: str, module: nn.Module) -> Row | None:
     base, kind = base_of(cls), cls.__name__
     if base is not None:
         try:
-            twin_for(module)
+            twin_for(module, engine)
         except NotSwapped as e:
             return Row(name, kind, None, e.why, e.todo)
         return Row(name, kind, None, "not swapped yet", "plait.accelerate(model)")
@@ -131,9 +137,9 @@ def absent(model: nn.Module) -> str:
     )
 
 
-def nothing_swapped(model: nn.Module) -> str | None:
+def nothing_swapped(model: nn.Module, engine: str) -> str | None:
     """None if all its layers are plait's already, in networks that modules() does not show."""
-    rows = find(model)
+    rows = find(model, engine)
     if not rows:
         return f"plait.accelerate swapped nothing: {absent(model)}"
     rows = [row for row in rows if row.engine is None]

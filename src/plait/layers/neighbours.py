@@ -1,14 +1,11 @@
-"""What other libraries must know of plait's layers: they are told when they are imported. plait imports none."""
+"""What other libraries must know of plait's layers. plait imports none of them: see import_hook.py."""
 
-import sys
-from collections.abc import Callable
 from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from .import_hook import AWAITED
 from .recurrent import Recurrent
 from .swappable import Swappable, torch_class
 from .twins import TWINS
@@ -61,41 +58,10 @@ def tell_quantization(quantize: Any) -> None:
     quantize.propagate_qconfig_ = propagate_qconfig_
 
 
-NEIGHBOURS: dict[str, Callable[[Any], None]] = {
-    "torch._dynamo.variables.builder": tell_dynamo,
-    "opacus.validators": tell_opacus,
-    "torch.ao.quantization.quantize": tell_quantization,
-}
-
-
-class Finder(MetaPathFinder):
-    """An import hook: it leaves finding to the other finders, and hooks the loader of a neighbour."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name not in NEIGHBOURS:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                hook(spec.loader, NEIGHBOURS[name])
-                return spec
-        return None
-
-
-def hook(loader: Any, tell: Callable[[Any], None]) -> None:
-    run = loader.exec_module
-
-    def exec_module(module: Any) -> None:
-        del loader.exec_module
-        run(module)
-        tell(module)
-
-    loader.exec_module = exec_module
-
-
-def install_import_hook() -> None:
-    """Neighbours that are imported already are told at once, the others when they are."""
-    for name, tell in NEIGHBOURS.items():
-        if name in sys.modules:
-            tell(sys.modules[name])
-    sys.meta_path.insert(0, Finder())
+AWAITED.update(
+    {
+        "torch._dynamo.variables.builder": tell_dynamo,
+        "opacus.validators": tell_opacus,
+        "torch.ao.quantization.quantize": tell_quantization,
+    }
+)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..engines.step import Step
+from ..engines.bound import Bound
 from .call import Call
 from .pinned import Block
 from .tensor_kinds import are_plain
@@ -16,7 +16,7 @@ from .tensor_kinds import are_plain
 class LastStep(NamedTuple):
     """Of a module. It is not copied with it, nor saved."""
 
-    step: Step
+    step: Bound
     block: Block | None  # of `plait.packed`
     settings: tuple[Any, ...]  # of the module
 
@@ -35,7 +35,7 @@ class LastStep(NamedTuple):
         if block is not None and not block.is_open:
             return None
         tensors = (input,) if hx is None else (input, *hx) if isinstance(hx, tuple | list) else (input, hx)
-        if not are_plain(tensors) or not are_plain(weights) or not self.step.takes(tensors, weights):
+        if not are_plain(tensors) or not are_plain(weights):
             return None
         return self.step.run(tensors, weights)
 
@@ -59,11 +59,10 @@ def last_step(
 ) -> LastStep | None:
     """What a call leaves to the next one. tensors: x and the initial states, as the user gave them"""
     plan, layout = call.plan, call.layout
-    if plan is None or layout.T != 1 or is_disturbed() or not are_plain((*tensors, *weights)):
-        return None
-    if not Step.is_for(plan, layout):
+    if plan is None or is_disturbed() or not are_plain((*tensors, *weights)):
         return None
     pins: Any = call.in_block([*tensors[1:], *weights])
     if bool(pins) != plan.key.pinned:  # another thread has closed the block
         return None
-    return LastStep(Step(plan, layout, tensors, outputs, weights, pins), call.block, settings)
+    step = plan.bound(layout, tensors, outputs, weights, pins)
+    return None if step is None else LastStep(step, call.block, settings)

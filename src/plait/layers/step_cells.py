@@ -70,8 +70,12 @@ class StepCell(Swappable, nn.RNNCellBase):
             state = self._plait_run(cell, engine, *given, weights, chosen)
             return chosen.outside(states_of(state)[0], state)[1]
 
+    @classmethod
+    def _plait_knows(cls, engine: str) -> bool:
+        return not engine.startswith("cuda")
+
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
-        if self.engine.startswith("cuda"):
+        if not self._plait_knows(self.engine):
             raise PlaitError(f"{self.engine} runs layers, {self._get_name()} is a cell: use engine='auto' or 'torch'.")
         return super()._plait_engine(dtype, device)
 

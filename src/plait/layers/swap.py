@@ -11,6 +11,7 @@ from ..errors import PlaitWarning
 from ..solvers import Solver
 from .arguments import check_solver
 from .copies import follow_copies, leave_copies
+from .import_hook import came, went
 from .layer_report import check_module, nothing_swapped, report
 from .precision import check_precision
 from .recurrent import Recurrent
@@ -33,7 +34,8 @@ def accelerate(
 
     Parameters, hooks, parametrizations, flags and devices do not change. Subclasses of these layers are swapped if
     their forward calls super().forward, or if they have none: their code runs, and lands in plait. Engine and solver
-    are also set for layers that are plait's already; without a solver these keep theirs.
+    are also set for layers that are plait's already; without a solver these keep theirs. An engine of CUDA devices runs
+    layers: cells stay as they are, and the report names them.
 
     precision: "bf16", "float32", or None for what the weights and autocast say; None also leaves it to layers that are
     plait's already, to whom it was said before.
@@ -46,9 +48,9 @@ def accelerate(
     check_precision(precision)
     chosen = None if solver is None else check_solver(solver)
     for module in model.modules():
-        if become_plaits(module) or "_plait_portable" in module.__dict__:
+        if become_plaits(module, engine) or "_plait_portable" in module.__dict__:
             module.__dict__["_plait_portable"] = portable
-        if isinstance(module, Swappable):
+        if isinstance(module, Swappable) and module._plait_knows(engine):
             module.engine = engine
             if precision is not None:
                 module.precision = precision
@@ -58,7 +60,7 @@ def accelerate(
     if verbose:
         report(model)
     if not any(isinstance(module, Swappable) for module in model.modules()):
-        sentence = nothing_swapped(model)
+        sentence = nothing_swapped(model, engine)
         if sentence is not None:
             warnings.warn(sentence, PlaitWarning, stacklevel=2)
     return model
@@ -80,13 +82,13 @@ def restore(model: Model) -> Model:
     return model
 
 
-def become_plaits(module: nn.Module) -> bool:
+def become_plaits(module: nn.Module, engine: str = "auto") -> bool:
     """Whether it was torch's, and is plait's now."""
     cls: type[nn.Module] = type_before_parametrizations(module)
     if base_of(cls) is None or issubclass(cls, Swappable):
         return False
     try:
-        become(module, twin_for(module))
+        become(module, twin_for(module, engine))
     except NotSwapped:
         return False
     return True
@@ -99,3 +101,7 @@ def become(module: nn.Module, cls: type[nn.Module]) -> None:
         for name, value in vars(before).items():
             if isinstance(value, property):
                 setattr(type(module), name, value)
+    if issubclass(cls, Swappable):
+        came(module)
+    else:
+        went(id(module))

@@ -3,7 +3,7 @@
 import copy
 import copyreg
 import threading
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from .. import engines
 from ..cells import Cell
 from ..errors import PlaitError
 from .autograd import no_trace
+from .import_hook import came
 
 TAKEN = ("plan", "last_solve")  # of the classes
 OWN = (
@@ -64,6 +65,16 @@ class Swappable(nn.Module):
     _plait_portable = False
     engine = "auto"
     precision: str | None = None
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        came(self)
+        return self
+
+    @classmethod
+    def _plait_knows(cls, engine: str) -> bool:
+        """Whether layers of this class can have that engine, on whatever device."""
+        return True
 
     def _plait_engine(self, dtype: torch.dtype, device: torch.device) -> str:
         """What runs it on such weights. `forward` and `plait.report` ask here."""

@@ -56,12 +56,15 @@ def twin_of(cls: type[nn.Module]) -> type[Swappable]:
     return found
 
 
-def twin_for(module: nn.Module) -> type[Swappable]:
+def twin_for(module: nn.Module, engine: str = "auto") -> type[Swappable]:
     """That of its class, unless the module itself has something of a name that plait's layers need."""
     taken = taken_name(module)
     if taken is not None:
         raise NotSwapped(f"a layer with an attribute '{taken}', as plait's have", "rename it")
-    return twin_of(type_before_parametrizations(module))
+    twin = twin_of(type_before_parametrizations(module))
+    if not twin._plait_knows(engine):
+        raise NotSwapped(f"a cell, and {engine} runs layers", "accelerate it by itself, with engine='auto'")
+    return twin
 
 
 def make(cls: type[nn.Module]) -> type[Swappable]:

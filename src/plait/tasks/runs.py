@@ -16,7 +16,7 @@ AnyTask = TypeVar("AnyTask", bound=NamedTask)
 
 
 def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None = None) -> tuple[Run, NamedTask]:
-    """A run and its task, as it was started, but for the changes. None: it will not be trained"""
+    """A run and its task, as it was started, but for the changes, which nothing writes. None: it will not be trained"""
     run = Run.open(path)
     config = run.config(task)
     if config["task"] == OWN:
@@ -26,9 +26,7 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
         )
     cls = tasks.get(config["task"])
     settings = stored_settings(run, config, cls.kind, changes)
-    opened = cls.reopen(settings, run, training=changes is not None)
-    keep_changes(run, config, settings, changes)
-    return run, opened
+    return run, cls.reopen(settings, run, training=changes is not None)
 
 
 def stored_settings(
@@ -57,12 +55,6 @@ def allowed(changes: dict[str, Any], stored: dict[str, Any], free: set[str], pat
                 "leave the option out, or start a new run."
             )
     return {name: value for name, value in changes.items() if name in free}
-
-
-def keep_changes(run: Run, config: dict[str, Any], settings: TrainSettings, changes: dict[str, Any] | None) -> None:
-    if changes:
-        with run.locked():  # not while another process trains it
-            run.write_config({**config, "settings": settings.as_dict()})
 
 
 def mesh_of(config: dict[str, Any], path: str) -> Shape | None:
