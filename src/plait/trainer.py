@@ -20,7 +20,7 @@ from .tasks.results import described, write_results
 from .tasks.runs import mesh_of, open_run, stored_settings, trained
 from .training import signals
 from .training.conditions import Conditions
-from .training.copies import history_of
+from .training.damaged_copies import history_of
 from .training.loop import Outcome, keep_choices, train
 from .training.memory_run import MemoryRun
 from .training.randomness import Stream, seed_all

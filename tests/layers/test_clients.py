@@ -124,13 +124,13 @@ print(type(learner.model[0]))
 
 def test_fastai_exports_what_loads_without_plait() -> None:
     pytest.importorskip("fastai")
-    from fastai.data.core import DataLoaders
+    from fastai.data.core import Datasets
+    from fastai.imports import noop
     from fastai.learner import Learner
 
-    x = torch.randn(8, 5, 3)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x), batch_size=4)
+    data = Datasets([*torch.randn(8, 5, 3)], [[noop], [noop]]).dataloaders(bs=4)
     model = plait.accelerate(nn.Sequential(nn.LSTM(3, 4)))
-    Learner(DataLoaders(loader, loader), model, loss_func=nn.MSELoss(), path=".").export("model.pkl")
+    Learner(data, model, loss_func=nn.MSELoss(), path=".").export("model.pkl")
     assert_all_plaits(model)
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", LOAD, "model.pkl"], capture_output=True, text=True)
     assert "torch.nn.modules.rnn.LSTM" in run.stdout, run.stderr

@@ -10,11 +10,7 @@ from torch import nn
 
 import plait
 from plait.errors import PlaitWarning
-
-
-class Own(nn.LSTM):
-    def forward(self, x, hx=None):
-        return x, hx
+from subclasses import OwnLoop
 
 
 class KerasGRU(nn.Module):
@@ -31,7 +27,7 @@ class Loss(nn.Module):
 
 def net() -> nn.Module:
     model = nn.Module()
-    model.fast, model.own, model.cell, model.keras = nn.LSTM(3, 4), Own(3, 4), nn.LSTMCell(3, 4), KerasGRU()
+    model.fast, model.own, model.cell, model.keras = nn.LSTM(3, 4), OwnLoop(3, 4), nn.LSTMCell(3, 4), KerasGRU()
     model.half = nn.GRU(3, 4, dtype=torch.bfloat16)
     model.script, model.linear = torch.jit.script(nn.GRU(3, 4)), nn.Linear(3, 4)
     return model
@@ -121,7 +117,7 @@ def test_networks_that_are_hidden_are_named(capsys: pytest.CaptureFixture[str]) 
             "Linear has no nn.RNN, nn.LSTM or nn.GRU, nor a cell of these. If it builds its network later, put `with",
         ),
         (KerasGRU(), r"the model \(KerasGRU\) is not one of torch.nn's layers"),
-        (nn.Sequential(Own(3, 4), Own(3, 4)), r"0 \(Own\) is a subclass .* \(1 more: plait.report\)"),
+        (nn.Sequential(OwnLoop(3, 4), OwnLoop(3, 4)), r"0 \(OwnLoop\) is a subclass .* \(1 more: plait.report\)"),
     ],
 )
 def test_nothing_swapped_is_one_warning(model: nn.Module, why: str) -> None:

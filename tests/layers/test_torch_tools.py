@@ -15,12 +15,7 @@ from torch.func import functional_call, grad, vmap
 import plait
 from plait import PlaitError
 from plait.layers.neighbours import tell_dynamo, tell_opacus
-
-
-class Doubled(nn.LSTM):
-    def forward(self, x, hx=None):
-        y, state = super().forward(x, hx)
-        return 2 * y, state
+from subclasses import Doubled
 
 
 class Net(nn.Module):

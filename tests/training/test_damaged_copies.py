@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from plait import PlaitError, cli
-from plait.training.copies import check_copies
+from plait.training.damaged_copies import check_copies
 from plait.training.run import Run
 from plait.training.tensors import dumps, loads
 

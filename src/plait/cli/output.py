@@ -105,7 +105,7 @@ def check_different(written: dict[str, Path]) -> None:
 def files_of(run: Path) -> Iterator[Path]:
     """All that `plait train` has written there, or would write."""
     yield from (run / name for name in OF_A_RUN)
-    yield from run.glob("*.damaged*")  # kept by training/copies.py
+    yield from run.glob("*.damaged*")  # kept by training/damaged_copies.py
 
 
 def is_run(folder: Path) -> bool:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from . import cifar
 from .containers import Container, container
 from .files import reading
@@ -52,7 +52,7 @@ class Images:
             count = max(1, round(share * n))
             if count >= n:
                 few = f"too few to take {share:.0%} of them for the {part} part; give more, or take a smaller share"
-                raise PlaitError(f"{self.name} has {n} image{'s' * (n > 1)} to train on: {few}.")
+                raise PlaitError(f"{self.name} has {counted(n, 'image')} to train on: {few}.")
             order = torch.from_numpy(np.random.default_rng([seed, number]).permutation(n))
             parts[part], parts["train"] = (parts["train"][k.sort().values] for k in (order[:count], order[count:]))
         return Images(self.name, self.height, self.width, {p: parts[p] for p in PARTS if p in parts})

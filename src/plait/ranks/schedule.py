@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 
 KINDS = {
     "F": "forward",
@@ -172,7 +172,7 @@ def split(costs: Sequence[float], stages: int, first: float = 0, last: float = 0
     check_count("stages", stages)
     if stages > len(costs):
         raise PlaitError(
-            f"layers={stages}: the network has {len(costs)} layer{'s' * (len(costs) > 1)}, and every stage needs one: "
+            f"layers={stages}: the network has {counted(len(costs), 'layer')}, and every stage needs one: "
             f"use layers={len(costs)} or fewer."
         )
     work = [*costs]

@@ -78,7 +78,7 @@ class Classify(SampleTask):
         pool = "last state" if s.pool == "last" else "mean over the steps"
         counts, width = {part: len(found) for part, found in data.parts.items()}, len(data.columns)
         return [
-            f"{data.name}: {sizes(counts)}; {steps} of {width} number{'s' * (width > 1)}, {len(data.classes)} classes",
+            f"{data.name}: {sizes(counts)}; {steps} of {counted(width, 'number')}, {len(data.classes)} classes",
             f"{s.cell}, {s.layers} x {s.hidden} units{both}, {pool}",
         ]
 

@@ -51,47 +51,47 @@ class Feed(ABC):
             raise ValueError(f"it hands on {', '.join(tensors)}, and these data take nothing")
 
 
-class Rows(Feed):
+class ByNumber(Feed):
+    """Samples that are read by number, in an order of plait's."""
+
+    def __init__(self, n: int, settings: TrainSettings) -> None:
+        self.n, self.batch = n, settings.batch_size(n)
+        self.sampler = Sampler(n, self.batch, settings.seed)
+
+    def whole(self) -> Iterator[Any]:
+        yield from (self.fetch(some) for some in torch.arange(self.n).split(self.batch))
+
+    def about(self) -> str:
+        return f"{self.n:,} samples, {self.batch} a batch"
+
+
+class Tensors(ByNumber):
     """Tensors, whose first dimension counts the samples."""
 
     def __init__(self, tensors: Sequence[Tensor], name: str, settings: TrainSettings) -> None:
         if any(not t.dim() for t in tensors) or len({len(t) for t in tensors}) != 1 or not len(tensors[0]):
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
             raise PlaitError(f"{name} has tensors of shape {shapes}: expected one or more samples, as many in each.")
-        self.tensors, self.n = [t.detach() for t in tensors], len(tensors[0])
-        self.batch = settings.batch_size(self.n)
-        self.sampler = Sampler(self.n, self.batch, settings.seed)
+        super().__init__(len(tensors[0]), settings)
+        self.tensors = [t.detach() for t in tensors]
         self.digest = checksum({str(k): t for k, t in enumerate(self.tensors)}, "")
 
     def fetch(self, drawn: Tensor) -> Any:
         return tuple(t[drawn.to(t.device)] for t in self.tensors)
 
-    def whole(self) -> Iterator[Any]:
-        yield from (self.fetch(some) for some in torch.arange(self.n).split(self.batch))
 
-    def about(self) -> str:
-        return f"{self.n:,} samples, {self.batch} a batch"
-
-
-class Items(Feed):
+class Items(ByNumber):
     """A Dataset that is read by number."""
 
     def __init__(self, dataset: Any, name: str, settings: TrainSettings) -> None:
-        self.dataset, self.name, self.n = dataset, name, len(dataset)
-        if not self.n:
+        if not len(dataset):
             raise PlaitError(f"{name} is empty: expected one sample or more.")
-        self.batch = settings.batch_size(self.n)
-        self.sampler = Sampler(self.n, self.batch, settings.seed)
+        super().__init__(len(dataset), settings)
+        self.dataset, self.name = dataset, name
         self.digest = sampled(dataset)
 
     def fetch(self, drawn: Tensor) -> Any:
         return data.default_collate([self.dataset[k] for k in drawn.tolist()])
-
-    def whole(self) -> Iterator[Any]:
-        yield from (self.fetch(some) for some in torch.arange(self.n).split(self.batch))
-
-    def about(self) -> str:
-        return f"{self.n:,} samples, {self.batch} a batch"
 
     def why_not(self) -> str | None:
         return None if self.digest == sampled(self.dataset) else unrepeatable(self.name)
@@ -188,7 +188,7 @@ def feed(found: Any, name: str, settings: TrainSettings, batch_given: bool) -> F
     if isinstance(found, Tensor | np.ndarray):
         found = (found,)
     if isinstance(found, tuple) and found and all(isinstance(t, Tensor | np.ndarray) for t in found):
-        return Rows([torch.as_tensor(t) for t in found], name, settings)
+        return Tensors([torch.as_tensor(t) for t in found], name, settings)
     if isinstance(found, str | bytes | tuple | dict) or not (
         hasattr(found, "__len__") and hasattr(found, "__getitem__")
     ):

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from .. import solvers
-from ..errors import PlaitError
+from ..errors import PlaitError, counted
 from ..layers import cuda_choice, packed
 from .checkpoint import Progress, State
-from .copies import check_copies
 from .crew import Alone, Crew, Wishes
+from .damaged_copies import check_copies
 from .reporter import Reporter
 from .run import Run
 from .settings import TrainSettings
@@ -110,7 +110,7 @@ class Loop:
             yield f"all its epochs ({settings.epochs}) are done; {more}."
         if self.tired:
             without = progress.epoch - progress.best_epoch
-            yield f"no better validation for {without} epoch{'s' * (without > 1)}; give a larger --patience, or 0."
+            yield f"no better validation for {counted(without, 'epoch')}; give a larger --patience, or 0."
 
     def train(self) -> None:
         progress, steps = self.state.progress, len(self.sampler)
