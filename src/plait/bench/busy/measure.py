@@ -8,14 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from ... import engines, system
+from ... import system
 from ...errors import PlaitError
-from ..core.cases import Case, parse_cells, parse_shapes
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.steps import contenders
-from ..core.turns import Row, take_turns
-from . import Options
+from ..core import Report, Row, take_turns, tracked
+from ..core.steps import Case, contenders, parse_cells, parse_shapes
+from ..questions import BusyOptions
 
 BUSY = """
 import sys, threading
@@ -48,7 +45,7 @@ def on(threads: int, step: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def compare(case: Case, options: Options, threads: int) -> Row:
+def compare(case: Case, options: BusyOptions, threads: int) -> Row:
     """The best of the others is what a user could have had."""
     pair = contenders(case, options.engine).items()
     steps = {f"{name} {n}": on(n, step) for name, step in pair for n in (1, threads)}
@@ -65,14 +62,12 @@ def compare(case: Case, options: Options, threads: int) -> Row:
     return row
 
 
-def measure(options: Options) -> Report:
+def measure(options: BusyOptions) -> Report:
     threads = torch.get_num_threads()
     if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", options.busy):
         raise PlaitError(f"busy '{options.busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
     counts = [int(text) for text in options.busy.split(",")]
-    engines.check_name(options.engine)
     cases = parse_shapes(options.shapes, parse_cells(options.cells))
-    torch.manual_seed(options.seed)
     rows = []
     for count, case in tracked([(count, case) for count in counts for case in cases]):
         with busy_processes(count):

@@ -3,7 +3,7 @@
 import os
 import platform
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,11 +19,11 @@ WIDTH = 100  # columns of a terminal that a table fits into
 class Report:
     question: str
     tables: Sequence[Sequence[str]]  # the columns of each; its rows are those that have all of them
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[dict[str, Any]]
     remarks: Sequence[str] = ()
     printed: int | None = None  # rows of a table that are printed, None: all; the JSON always has all
 
-    def rows_of(self, columns: Sequence[str]) -> list[Mapping[str, Any]]:
+    def rows_of(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         return [row for row in self.rows if row.keys() >= set(columns)]
 
 

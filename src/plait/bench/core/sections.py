@@ -1,20 +1,26 @@
 """A question that has several parts, as --parts names them."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from .options import chosen
+from ..options import chosen
+from .pictures import Panel, draw
 from .progress import tracked
+from .report import Report
 from .turns import Row
-
-Asked = TypeVar("Asked")
 
 
 def measure_sections(
-    sections: Mapping[str, Callable[[Asked], list[Row]]], parts: str | None, asked: Asked
-) -> list[Row]:
-    """The rows of those sections that --parts names, one after another."""
-    rows: list[Row] = []
-    for name in tracked(chosen(parts, list(sections), "--parts: section")):
-        rows += sections[name](asked)
-    return rows
+    question: str,
+    sections: Sequence[Callable[[Any], list[Row]]],
+    tables: Sequence[Sequence[str]],
+    panels: Sequence[Panel],
+    options: Any,
+) -> Report:
+    """Those that were asked for, one after another. Their docstrings are the remarks."""
+    named = {section.__name__: section for section in sections}
+    asked = {name: named[name] for name in chosen(options.parts, list(named), "--parts: section")}
+    rows = [row for name in tracked(list(asked)) for row in asked[name](options)]
+    draw(options.picture, rows, panels)
+    remarks = [f"{name}: {' '.join((section.__doc__ or '').split())}" for name, section in asked.items()]
+    return Report(question, tables, rows, remarks)

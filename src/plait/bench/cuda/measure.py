@@ -7,21 +7,19 @@ import torch
 from ...errors import PlaitError
 from ...kernels.cuda.gpu import interpreted
 from .. import about
-from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.turns import Row, take_turns
+from ..core import Report, Row, take_turns, tracked
+from ..core.steps import Case, check_one_layer, parse_cells, parse_shapes
 from ..ladder.rungs import Rung
 from ..peers.contenders.network import Network
 from ..peers.race import deviations, expected
-from . import Options
+from ..questions import CudaOptions
 from .versions import OnDevice, simulated, versions
 
 COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
 MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more would take too long
 
 
-def measure(options: Options) -> Report:
+def measure(options: CudaOptions) -> Report:
     cases = parse_shapes(options.shapes, parse_cells(options.cells))
     check_one_layer(cases, "the training steps are those")
     able, remarks = versions(simulators=True)
@@ -37,7 +35,7 @@ def measure(options: Options) -> Report:
     return Report(about("cuda"), [COLUMNS], rows, remarks)
 
 
-def rows_of(case: Case, able: list[Rung], options: Options) -> list[Row]:
+def rows_of(case: Case, able: list[Rung], options: CudaOptions) -> list[Row]:
     net = Network.drawn(case.cell, case.B, case.T, case.I, case.H, 1, rate=0.1, seed=options.seed)
     right, off, runs = expected(net), {}, {}
     for version in able:

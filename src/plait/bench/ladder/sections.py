@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from ...errors import PlaitError
-from ..core import blas
-from ..core.turns import Row, Seconds, ratio, spread, take_turns
+from ..core import Row, Seconds, blas, ratio, spread, take_turns
 from ..cuda.versions import versions
 from ..peers.contenders.network import Stepper
-from . import Options
+from ..questions import LadderOptions
 from .problem import BATCH, Batches, Problem, problem
 from .rungs import BY_HAND, EXPERT, FUSED, NUMPY, RUNGS, SEQUENTIAL, TORCH, Autograd, Rung
 
@@ -38,7 +37,7 @@ def training(stepper: Stepper, batches: Batches) -> Callable[[], list[float]]:
 
 
 # --- the first paper's table: one training, every rung, the same loss in the end
-def rungs(options: Options) -> list[Row]:
+def rungs(options: LadderOptions) -> list[Row]:
     """low, high: quartiles; where runs is 1, of single steps. goals: the paper's, against NumPy one sample at a
     time: 75 % faster, 100 % x5, 125 % x10, 150 % growth. The paper, with a GPU: 293 s, NumPy 130 s, V3 17.2 s."""
     asked = problem(options)
@@ -107,7 +106,7 @@ def alone(asked: Problem, batches: Batches, repeats: int) -> list[Row]:
 
 
 # --- does training time grow more slowly than the dataset?
-def growth(options: Options) -> list[Row]:
+def growth(options: LadderOptions) -> list[Row]:
     """an epoch of 1, 2, 4 ... times the data; exponent 1: training time grows as quickly as the data."""
     sizes = [2**k for k in range(5 if options.quick else 7)]
     series = [(rung, kind) for rung in (FUSED, EXPERT, TORCH) for kind in ("fixed", "growing")]
@@ -133,7 +132,7 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 # --- how rough is a gradient, and what does a good one cost?
-def descent(options: Options) -> list[Row]:
+def descent(options: LadderOptions) -> list[Row]:
     """angle: degrees to the gradient of all samples, at the first weights and where mini-batches end."""
     whole = problem(options, epochs=10 if options.quick else 40)
     first = Autograd(whole.network(), "fused")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.turns import Row
+from ..core import Row
 
 FASTER = {"lstm": 1.15, "gru": 1.5, "rnn": 1.3}  # times, than torch's with a malloc that keeps its memory
 NEAR = 88.0  # % of the peak: then it need not be faster

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ...data.sampler import Sampler
-from ...errors import between
 from ...tasks.forecast import Forecast, load_data
 from ...tasks.settings import ForecastSettings
 from ...training import crew
@@ -22,9 +21,8 @@ from ...training.checkpoint import State
 from ...training.loop import train
 from ...training.run import Run
 from ...training.task import Task
-from ..core.report import Report
-from ..core.turns import spread
-from . import Options
+from ..core import Report, spread
+from ..questions import LoopOptions
 
 
 class Tiny(Task):
@@ -90,9 +88,8 @@ def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, f
     return whole, checkpoints.seconds, whole - calls.seconds - checkpoints.seconds
 
 
-def measure(options: Options) -> Report:
+def measure(options: LoopOptions) -> Report:
     steps, seed = options.steps, options.seed
-    between("steps", steps, 1, 10**6)
     settings = ForecastSettings(seed=seed, patience=0)
     airline = Forecast(settings, load_data(settings))
     epochs = max(1, steps // len(airline.sampler))

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 
 from .. import about
-from ..core.options import chosen
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.turns import Row, Seconds, Spread, take_turns
-from . import Options
+from ..core import Report, Row, Seconds, Spread, take_turns, tracked
+from ..options import chosen
+from ..questions import PeersOptions
 from .contenders.network import Network
 from .race import SAME_CHANGE, SAME_LOSS, Failed, Process, expected
 from .table import PEERS
@@ -129,7 +127,7 @@ def verdict(row: str, found: Mapping[str, Spread]) -> Row:
     return dict(zip(VERDICTS, (row, best, found[best].median * 1e3, t.median * 1e3, said), strict=True))
 
 
-def measure(options: Options) -> Report:
+def measure(options: PeersOptions) -> Report:
     names = [US, *(name for name in chosen(options.only, list(PEERS), "--only: peer") if name != US)]
     cases = chosen(options.rows, list(CASES), "--rows: network")
     if options.quick and options.rows is None:

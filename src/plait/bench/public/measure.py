@@ -14,13 +14,11 @@ from ...errors import PlaitError, between
 from ...ladder.compare import worst
 from ...tasks.memory import check_layer
 from .. import about
-from ..core import malloc
-from ..core.options import chosen
-from ..core.progress import tracked
-from ..core.report import Report
+from ..core import Report, Row, Seconds, malloc, take_turns, tracked
 from ..core.steps import Step, packing
-from ..core.turns import Row, Seconds, enough, take_turns
-from . import Options
+from ..core.turns import enough
+from ..options import chosen
+from ..questions import PublicOptions
 from .reports import OTHER, PACKED
 
 LEAST = 0.05  # seconds of a block of steps
@@ -166,7 +164,7 @@ def measured(
     return [row for case in tracked(cases) for row in case()]
 
 
-def measure(options: Options) -> Report:
+def measure(options: PublicOptions) -> Report:
     names = chosen(options.reports, ["149194", *OTHER], "report")
     known = [str(L) for L in PACKED]
     lengths = chosen(options.lengths, known, "length")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...ranks.cut import Cut
 from ...ranks.data import Server, Shared
 from ...ranks.schedule import Op, Span, Timeline, data, simulate
-from ..core.turns import Row
+from ..core import Row
 from .contender import Contender, Note
 from .race import Job
 
@@ -79,8 +79,8 @@ def parts(job: Job, by: str) -> list[Row]:
     one, limit, by_data = job.alone(task), job.limit(task, 2), job.data(task, 2)
     by_layers = [job.together(name, task) for name in PIPELINES]
     one.cut = Cut((job.order.layers,), 1)  # a pipeline of one stage, in one chunk
-    exchanges = {c: c.part("exchange", Contender.exchange) for c in (*by_data, *by_layers)}
-    outsides = {c: c.part("outside", Contender.outside) for c in (one, *by_layers)}
+    exchanges = {c: c.part("exchange") for c in (*by_data, *by_layers)}
+    outsides = {c: c.part("outside") for c in (one, *by_layers)}
     job.race([one, limit, *exchanges, *exchanges.values(), *outsides.values()])
     if job.rank:  # the first rank has taken part in everything
         return []
@@ -108,22 +108,14 @@ def share_rows(by: str, c: Contender, exchange: float, needs: Needs | None, limi
     found = zip(*(shares(notes, needs, update) for notes in c.notes), strict=True)
     ranks = [Share(*map(median, zip(*some, strict=True))) for some in found]
     busiest, mean = max(s.compute for s in ranks), fmean(s.compute for s in ranks)
-    return [
-        {
-            "time of": c.name,
-            "text": by,
-            "rank": rank,
-            "step ms": median(c.steps) * 1e3,
-            "compute": share.compute * 1e3,
-            "exposed": share.exposed * 1e3,
-            "hidden": max(0.0, exchange - share.exposed) * 1e3,
-            "wait": share.wait * 1e3,
-            "MB sent": median(step[rank]["sent"] for step in c.notes) / 2**20,
-            "busiest/mean": busiest / mean,
-            "deviation": c.deviation,
-        }
-        for rank, share in enumerate(ranks)
-    ]
+    rows = []
+    for rank, share in enumerate(ranks):
+        row: Row = {"time of": c.name, "text": by, "rank": rank, "step ms": median(c.steps) * 1e3}
+        row |= {"compute": share.compute * 1e3, "exposed": share.exposed * 1e3}
+        row |= {"hidden": max(0.0, exchange - share.exposed) * 1e3, "wait": share.wait * 1e3}
+        row["MB sent"] = median(step[rank]["sent"] for step in c.notes) / 2**20
+        rows.append({**row, "busiest/mean": busiest / mean, "deviation": c.deviation})
+    return rows
 
 
 def simulated_row(by: str, c: Contender, made: Sequence[float], outside: float | None = None) -> Row:
@@ -163,14 +155,9 @@ def exchange(job: Job) -> list[Row]:
     task, some = job.text(), list[Contender]()
     for ranks in range(2, job.order.ranks + 1):
         some += [*job.data(task, ranks), *job.pipelines(task, ranks)]
-    alone = [c.part("exchange", Contender.exchange) for c in some]
-    seconds = job.race(alone)
-    return [
-        {
-            "exchange alone": c.name,
-            **seconds.spread(part.name).row("ms", 1e3),
-            "MB sent": max(note["sent"] for step in part.notes for note in step) / 2**20,
-            **c.about,
-        }
-        for c, part in zip(some, alone, strict=True)
-    ]
+    alone = [c.part("exchange") for c in some]
+    seconds, rows = job.race(alone), []
+    for c, part in zip(some, alone, strict=True):
+        sent = max(note["sent"] for step in part.notes for note in step) / 2**20
+        rows.append({"exchange alone": c.name, **seconds.spread(part.name).row("ms", 1e3), "MB sent": sent, **c.about})
+    return rows

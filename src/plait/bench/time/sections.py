@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from ... import solvers
 from ...cells import Cell
-from ...layers import ImplicitGRU, layer
+from ...layers import ImplicitGRU, Recurrent, layer
 from ...solvers import Multigrid, Serial, Shooting, Solver
-from ...tasks.classify import Classify, read_all
+from ...tasks.classify import Classify
 from ...tasks.dataset import Dataset
 from ...tasks.settings import ClassifySettings
 from ...training.loop import train
-from ..classify.measure import made_up
-from ..core.turns import Row, spread, take_turns
-from . import Options
+from ..classify.measure import MADE_UP, dataset
+from ..core import Row, Seconds, spread, take_turns
+from ..questions import TimeOptions
 from .nets import Data, I, Net, latch, recall, step_of, trained, with_solver
 
 SEQUENCES, STEPS = 5, 20  # unseen sequences, and optimizer steps over them
@@ -34,7 +34,7 @@ FULL: list[tuple[Data, int, int, int, list[int]]] = [
 QUICK = [(recall, 20, 32, 1200, [8192])]
 
 
-def long(options: Options) -> list[Row]:
+def long(options: TimeOptions) -> list[Row]:
     """push, zeros: steps until a perturbation, or a start from zeros, has decayed; torch: nn.GRU / shooting."""
     rows = []
     for data, delay, H, steps, lengths in QUICK if options.quick else FULL:
@@ -43,7 +43,7 @@ def long(options: Options) -> list[Row]:
     return rows
 
 
-def raced(net: Net, H: int, T: int, options: Options) -> Row:
+def raced(net: Net, H: int, T: int, options: TimeOptions) -> Row:
     """Blocks of training steps, each from the same weights, with a solver that knows nothing yet."""
     generator = torch.Generator().manual_seed(options.seed + 1000)
     sequences = [net.data(T, 1, net.delay, generator) for _ in range(SEQUENCES)]
@@ -56,20 +56,12 @@ def raced(net: Net, H: int, T: int, options: Options) -> Row:
     }
     seconds = take_turns(ways, options.repeats, least=0)
     by_torch = take_turns({"torch": step_of(nn.GRU(I, H), torch.randn(T, 1, I))}, 2, warm=False, least=0)["torch"]
-    return {
-        "network": net.name,
-        "H": H,
-        "T": T,
-        "loss": net.loss,
-        "push": memory.perturbation,
-        "zeros": memory.zero_start,
-        "serial ms": 1e3 * seconds.median("serial") / STEPS,
-        "shooting ms": 1e3 * seconds.median("shooting") / STEPS,
-        **seconds.faster("shooting", "serial").row("faster"),
-        "torch": min(by_torch) / seconds.median("shooting") * STEPS,
-        "off": max(off),
-        "in parallel": solvers.share(watched.rnn),
-    }
+    row: Row = {"network": net.name, "H": H, "T": T, "loss": net.loss}
+    row |= {"push": memory.perturbation, "zeros": memory.zero_start}
+    row |= {f"{name} ms": 1e3 * seconds.median(name) / STEPS for name in ways}
+    row |= seconds.faster("shooting", "serial").row("faster")
+    row["torch"] = min(by_torch) / seconds.median("shooting") * STEPS
+    return {**row, "off": max(off), "in parallel": solvers.share(watched.rnn)}
 
 
 def block(net: Net, sequences: Sequence[tuple[Tensor, Tensor]], watch: bool = False) -> list[float]:
@@ -86,24 +78,26 @@ def block(net: Net, sequences: Sequence[tuple[Tensor, Tensor]], watch: bool = Fa
     return off
 
 
-def length(options: Options) -> list[Row]:
+def race(layer: nn.Module, by: Mapping[str, Solver], x: Tensor, repeats: int, **others: nn.Module) -> Seconds:
+    """Training steps of a layer with each of the solvers, and of other layers."""
+    ids = torch.arange(x.shape[1])
+    steps = {name: step_of(other, x, ids if isinstance(other, Recurrent) else None) for name, other in others.items()}
+    steps |= {name: step_of(with_solver(layer, solver), x, ids) for name, solver in by.items()}
+    return take_turns(steps, repeats, least=0.02)
+
+
+def length(options: TimeOptions) -> list[Row]:
     """64 units, nothing learnt; multigrid as published (3 levels, coarsening 4, 2 + 1 iterations)."""
     rows = []
+    by = {"serial": Serial(), "shooting": Shooting(), "multigrid": Multigrid(fallback=False)}
     for T in (128, 512, 2048) if options.quick else (128, 256, 512, 1024, 2048, 4096, 8192, 16384):
-        torch.manual_seed(options.seed)
-        x, plain = torch.randn(T, 1, I), ImplicitGRU(I, 64)
-        contenders = {
-            "serial": step_of(plain, x),
-            "shooting": step_of(with_solver(plain, Shooting()), x, torch.tensor([0])),
-            "multigrid": step_of(with_solver(plain, Multigrid(fallback=False)), x),
-            "torch": step_of(nn.GRU(I, 64), x),
-        }
-        seconds = take_turns(contenders, options.repeats, least=0.02)
+        x = torch.randn(T, 1, I)
+        seconds = race(ImplicitGRU(I, 64), by, x, options.repeats, torch=nn.GRU(I, 64))
         rows.append({"T": T, **seconds.ms(), **seconds.faster("shooting", "serial").row("faster")})
     return rows
 
 
-def error(options: Options) -> list[Row]:
+def error(options: TimeOptions) -> list[Row]:
     """gaps below a tenth are not repaired, nothing falls back to one walk; work: steps taken for each step."""
     delay, H, steps, T = (20, 32, 1200, 1024) if options.quick else (50, 64, 6000, 4096)
     remembers = trained(recall, delay, H, steps, options.seed)
@@ -141,64 +135,49 @@ class EulerGRU(Cell):
         return h + dt * (1 - z) * (n - h)
 
 
-def residual(options: Options) -> list[Row]:
+def residual(options: TimeOptions) -> list[Row]:
     """the largest gap between two pieces after 1 to 5 iterations, relative to the states."""
     H, rows = 32, []
     x = recall(256 if options.quick else 1024, 1, 20, torch.Generator().manual_seed(options.seed))[0]
-    for network in ("fresh", "recall 20"):
-        for name, cell, same in (
-            ("GRU, Euler's step", EulerGRU, "gru"),
-            ("GRU", "gru", "gru"),
-            ("implicit GRU", "implicit_gru", "implicit_gru"),
-        ):
-            torch.manual_seed(options.seed)
-            rnn = layer(cell, I, H)
-            if network != "fresh":
-                rnn.load_state_dict(trained(recall, 20, H, 1200, options.seed, same).rnn.state_dict())
-            for c in (4, 16):
-                row: Row = {"network": network, "cell": name, "coarse step": c}
-                for n in range(1, 6):
-                    rnn.solver = Multigrid(2, c, n, 1, fallback=False)
-                    row[str(n)] = None
-                    with suppress(solvers.NotFinite):
-                        rnn(x)
-                        row[str(n)] = rnn.last_solve.forward.residual
-                rows.append(row)
+    kinds = (("GRU, Euler's step", EulerGRU, "gru"), ("GRU", "gru", "gru"), ("implicit GRU", *["implicit_gru"] * 2))
+    for network, (name, cell, same), c in product(("fresh", "recall 20"), kinds, (4, 16)):
+        torch.manual_seed(options.seed)
+        rnn = layer(cell, I, H)
+        if network != "fresh":
+            rnn.load_state_dict(trained(recall, 20, H, 1200, options.seed, same).rnn.state_dict())
+        row: Row = {"network": network, "cell": name, "coarse step": c, **dict.fromkeys("12345")}
+        for n in range(1, 6):
+            rnn.solver = Multigrid(2, c, n, 1, fallback=False)
+            with suppress(solvers.NotFinite):
+                rnn(x)
+                row[str(n)] = rnn.last_solve.forward.residual
+        rows.append(row)
     return rows
 
 
-def where(options: Options) -> list[Row]:
+def where(options: TimeOptions) -> list[Row]:
     """one walk's time over shooting's, for a network that forgets quickly."""
     sizes = [(B, H, T) for H in (32, 64, 128, 256) for B in (1, 2, 4, 8) for T in (1024, 4096)]
     rows = []
     for B, H, T in [(1, 32, 1024), (4, 32, 1024)] if options.quick else sizes:
-        torch.manual_seed(options.seed)
-        x, plain = torch.randn(T, B, I), ImplicitGRU(I, H)
         pieces = max(2, 4 * torch.get_num_threads() // B)
-        cut = with_solver(plain, Shooting(pieces, fallback=False))
-        contenders = {"serial": step_of(plain, x), "shooting": step_of(cut, x, torch.arange(B))}
-        faster = take_turns(contenders, options.repeats, least=0.02).faster("shooting", "serial")
+        by = {"serial": Serial(), "shooting": Shooting(pieces, fallback=False)}
+        seconds = race(ImplicitGRU(I, H), by, torch.randn(T, B, I), options.repeats)
+        faster = seconds.faster("shooting", "serial")
         best = "shooting" if faster.low > 1 else "one walk" if faster.high < 1 else "neither"
         rows.append({"B": B, "H": H, "T": T, "pieces": pieces, **faster.row("shooting"), "faster is": best})
     return rows
 
 
-def features(options: Options) -> list[Row]:
+def features(options: TimeOptions) -> list[Row]:
     """batch 100, 128 steps, 2 x 100 units; with --quick 20, 64, 2 x 32."""
     B, T, H, rows = (20, 64, 32, []) if options.quick else (100, 128, 100, [])
     wide = [(9, "sensors"), (512, "ResNet18, ResNet34"), (2048, "ResNet50")]
+    by = {"implicit": Serial(), "multigrid": Multigrid(fallback=False), "shooting": Shooting(4, fallback=False)}
     for inputs, made_by in wide[:2] if options.quick else wide:
-        torch.manual_seed(options.seed)
-        x = torch.randn(T, B, inputs)
-        implicit = ImplicitGRU(inputs, H, 2)
-        contenders = {
-            "gru": layer("gru", inputs, H, 2),
-            "implicit": implicit,
-            "multigrid": with_solver(implicit, Multigrid(fallback=False)),
-            "shooting": with_solver(implicit, Shooting(4, fallback=False)),
-        }
-        steps = {name: step_of(module, x, torch.arange(B)) for name, module in contenders.items()}
-        rows.append({"inputs": f"{inputs}, {made_by}", **take_turns(steps, options.repeats, least=0).ms()})
+        x, gru = torch.randn(T, B, inputs), layer("gru", inputs, H, 2)
+        seconds = race(ImplicitGRU(inputs, H, 2), by, x, options.repeats, gru=gru)
+        rows.append({"inputs": f"{inputs}, {made_by}", **seconds.ms()})
     return rows
 
 
@@ -246,15 +225,13 @@ class Watched(Classify):
         return float((torch.cat(found) == test.labels).double().mean())
 
 
-def learning(options: Options) -> list[Row]:
+def learning(options: TimeOptions) -> list[Row]:
     """accuracy on the test part, by an exact walk or by the solver that it was trained with; one seed."""
     s = ClassifySettings(
-        data=options.data or "made up", cell="implicit_gru", layers=2, pool="mean", batch="100", lr=1e-3, patience=0,
+        data=options.data or MADE_UP, cell="implicit_gru", layers=2, pool="mean", batch="100", lr=1e-3, patience=0,
         epochs=1 if options.quick else 20, hidden=16 if options.quick else 100, seed=options.seed,
     )  # fmt: skip
-    source = read_all(s) if options.data else made_up(options.seed)
-    data = Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed)
-    rows = list[Row]()
+    data, rows = dataset(s), list[Row]()
     for name in list(WAYS)[: 4 if options.quick else 5]:
         settings = replace(s, cell=WAYS[name][0], solver=WAYS[name][1])
         before = 0.0

@@ -9,34 +9,32 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, dataclass_transform
 
-from ...errors import between, unknown
-from ...training.settings import check_seed
+from ..errors import between, unknown
+from ..training.settings import check_seed
 
 LAST = ("quick", "picture", "repeats", "seed")  # in this order, after a question's own options
 SHAPES = "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces."
+Limits = tuple[float, float]
 
 
-def option(default: Any, text: str, metavar: str | None = None) -> Any:
-    return field(default=default, metadata={"help": text, "metavar": metavar})
+def option(default: Any, text: str, metavar: str | None = None, limits: Limits | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "metavar": metavar, "limits": limits})
 
 
-def sized(usual: Any, quick: Any, text: str) -> Any:
+def sized(usual: Any, quick: Any, text: str, limits: Limits | None = None) -> Any:
     """An option that --quick makes smaller, unless it is given."""
     about = f"{text}  (default: {usual}; with --quick {quick})"
-    return field(default=None, metadata={"help": about, "metavar": None, "sizes": (usual, quick)})
+    return field(default=None, metadata={"help": about, "metavar": None, "limits": limits, "sizes": (usual, quick)})
 
 
-repeats = partial(option, text="Measurements of each contender, at least 5.")
+repeats = partial(option, text="Measurements of each contender, at least 5.", limits=(5, 10_000))
 quick = partial(option, False)
 parts = partial(option, None, "Which sections, with commas.  (default: all)")
 cell = partial(option, text="lstm, gru or rnn.")
 cells = partial(option, text="Of lstm, gru and rnn, with commas.")
 engine = partial(option, "auto", "What runs plait's layers; see `plait engines`.")
 text_data = partial(option, None, "A text file, a folder or a zip, such as Penn Treebank's.")
-
-
-def picture(text: str = "Draw the sections there, as a PNG file.") -> Any:
-    return option(None, text, "FILE")
+picture = partial(option, None, text="Draw the sections there, as a PNG file.", metavar="FILE")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, sized))
@@ -54,11 +52,15 @@ class Options:
         for f in fields(self):
             if "sizes" in f.metadata and given[f.name] is None:
                 object.__setattr__(self, f.name, f.metadata["sizes"][given["quick"]])
+            if f.metadata["limits"] and given[f.name] is not None:
+                between(f.name, given[f.name], *f.metadata["limits"])
         check_seed(self.seed)
-        if "repeats" in given:
-            between("repeats", given["repeats"], 5, 10_000)
+        if "engine" in given:
+            from ..engines import check_name
+
+            check_name(given["engine"])
         if given.get("picture") is not None:
-            from ...tasks.pictures import check_picture
+            from ..tasks.pictures import check_picture
 
             check_picture(given["picture"])
 
