@@ -150,9 +150,6 @@ def test_memory_of_a_step() -> None:
 
 
 def test_memory_that_nobody_knows(monkeypatch) -> None:
-    monkeypatch.setattr(memory, "give_back", lambda: None)
-    assert memory.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
-    monkeypatch.setattr(memory, "give_back", lambda: print)
     monkeypatch.setattr(memory, "Path", lambda name: Path("nowhere") / name.lstrip("/"))
     assert memory.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
 

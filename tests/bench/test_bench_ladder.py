@@ -15,11 +15,9 @@ from plait.bench.core.report import Report
 from plait.bench.cuda.versions import versions
 from plait.bench.ladder import measure as ladder
 from plait.bench.ladder import problem as ladder_problem
-from plait.bench.ladder import sections as ladder_sections
-from plait.bench.ladder.measure import goals
+from plait.bench.ladder.measure import alone, angle, angles, compare, exponent, goals
 from plait.bench.ladder.problem import problem
 from plait.bench.ladder.rungs import RUNGS, Autograd, QuadraticEngine, Rung
-from plait.bench.ladder.sections import alone, angle, angles, compare, exponent
 from plait.bench.questions import LadderOptions
 from plait.cells import CELLS
 from plait.data.series import airline
@@ -122,11 +120,10 @@ def test_another_loss_in_the_end_is_an_error() -> None:
 
 def test_a_rung_that_learns_something_else_stops_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     too_fast = Rung("too fast", lambda net: Autograd(replace(net, rate=0.101)))
-    monkeypatch.setattr(ladder_sections, "RUNGS", (*RUNGS[1:], too_fast))
-    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
+    monkeypatch.setattr(ladder, "RUNGS", (*RUNGS[1:], too_fast))
     monkeypatch.setattr(ladder_problem, "WINDOW", 3)
     with pytest.raises(PlaitError, match="rung 'too fast'"):
-        ladder.measure(LadderOptions(parts="rungs", quick=True, repeats=5))
+        ladder.measure(LadderOptions(parts="rungs", hidden=2, quick=True, repeats=5))
 
 
 def test_goals_are_the_papers() -> None:
@@ -163,12 +160,11 @@ def report() -> Report:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
         patch.setattr(ladder_problem, "WINDOW", 3)
-        patch.setattr(ladder_sections, "BLOCK", 0.0)
-        patch.setattr(ladder_sections, "REST", 0.0)
-        patch.setattr(ladder_sections, "SHORT_BLOCK", 0.0)
-        yield ladder.measure(LadderOptions(quick=True, repeats=5))
+        patch.setattr(ladder, "BLOCK", 0.0)
+        patch.setattr(ladder, "REST", 0.0)
+        patch.setattr(ladder, "SHORT_BLOCK", 0.0)
+        yield ladder.measure(LadderOptions(hidden=2, quick=True, repeats=5))
     torch.set_num_threads(before)
 
 
@@ -187,7 +183,7 @@ def test_every_rung_has_the_same_loss_and_its_place(report: Report) -> None:
 
 
 def test_numpy_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_sections, "BLOCK", 0.0)
+    monkeypatch.setattr(ladder, "BLOCK", 0.0)
     asked = problem(LadderOptions(hidden=2), 1)
     rows = alone(asked, asked.batches()[:1], 5)
     names = [row["NumPy on one thread"] for row in rows]
@@ -225,10 +221,9 @@ def test_what_is_missing_is_named(report: Report) -> None:
     assert set(missing) <= set(report.remarks)
 
 
-def test_from_the_command_line(plait, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
+def test_from_the_command_line(plait) -> None:
     code, out, err = plait(
-        *("bench", "ladder", "--quick", "--parts", "descent", "--repeats", "5", "--threads", "1"),
+        *("bench", "ladder", "--quick", "--hidden", "2", "--parts", "descent", "--repeats", "5", "--threads", "1"),
         *("--json", "ladder.json", "--picture", "ladder.png"),
     )
     assert code == 0, err

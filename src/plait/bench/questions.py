@@ -163,7 +163,7 @@ class LadderOptions(Options):
     """How far is it from a sequential LSTM to a fast one? The first paper's climb, about 5 minutes."""
 
     parts: str | None = options.parts()
-    hidden: int | None = option(None, "Units of the LSTM.  (default: 64; with --quick 8)", limits=(1, WIDEST))
+    hidden: int = sized(64, 8, "Units of the LSTM.", (1, WIDEST))
     quick: bool = options.quick("A smaller LSTM and up to 16 times the data: about 2 minutes.")
     picture: str | None = options.picture()
     repeats: int = options.repeats(7)

@@ -25,10 +25,8 @@ LEAST, QUICK = 0.7, 0.3  # seconds of a measurement: far more than the time for 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """They end with this process, too: each reads from a pipe that then closes."""
-    found: list[subprocess.Popen[bytes]] = []
+    found = [subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) for _ in range(count)]
     try:
-        for _ in range(count):
-            found.append(subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE))
         yield
     finally:
         for process in found:

@@ -79,17 +79,14 @@ def dataset(s: ClassifySettings) -> Dataset:
     return Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed)
 
 
-def epoch(s: ClassifySettings, data: Dataset) -> Callable[[], Any]:
-    """The loop of `plait train classify`, for one epoch."""
-    settings = dataclasses.replace(s, epochs=1, patience=0)
-    return partial(train, Classify(settings, data), settings)
-
-
 def measure(options: ClassifyOptions) -> Report:
     given = options.some("hidden", "layers", "dropout", "seed")
-    s = ClassifySettings(data=options.data or MADE_UP, batch=str(options.batch), lr=1e-3, **given)
+    s = ClassifySettings(data=options.data or MADE_UP, batch=str(options.batch), lr=1e-3, epochs=1, patience=0, **given)
     found = dataset(s)
-    contenders = {f"plait, {cell}": epoch(dataclasses.replace(s, cell=cell), found) for cell in CELLS}
+    contenders: dict[str, Callable[[], Any]] = {}
+    for cell in CELLS:  # the loop of `plait train classify`
+        mine = dataclasses.replace(s, cell=cell)
+        contenders[f"plait, {cell}"] = partial(train, Classify(mine, found), mine)
     contenders[SCRIPT] = Script(s, found)
     seconds = take_turns(contenders, options.repeats, least=0)
     train_part = found.parts["train"]

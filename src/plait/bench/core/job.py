@@ -45,9 +45,7 @@ def run(folder: Path, module: str) -> int:
     from ...ranks.heartbeat import LOST, Lost
 
     world = find(os.environ)
-    if world is None:
-        print("plait: this program is started by plait bench.", file=sys.stderr)
-        return 2
+    assert world is not None  # run_job started it
     group = join(world, TIMEOUT)
     try:
         with group.guarded():
@@ -59,11 +57,9 @@ def run(folder: Path, module: str) -> int:
         return 0
     except PlaitError as e:
         group.report(str(e))
-        if isinstance(e, Lost):
-            return LOST
-        if world.rank == 0:
+        if world.rank == 0 and not isinstance(e, Lost):
             print(f"plait: {e}", file=sys.stderr)
-        return 2
+        return LOST if isinstance(e, Lost) else 2
     finally:
         group.close(together=False)
 

@@ -15,12 +15,9 @@ import torch
 
 from ...errors import PlaitError, unknown
 from ...kernels import libc
+from ...ranks.launch import KEEP
 
-ABOUT = {
-    "default": "malloc is as it comes",
-    "tuned": "malloc is told to keep its memory",
-}
-KEEP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}  # bytes
+ABOUT = {"default": "malloc is as it comes", "tuned": "malloc is told to keep its memory"}
 PR_SET_PDEATHSIG = 1
 
 

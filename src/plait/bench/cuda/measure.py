@@ -44,14 +44,9 @@ def rows_of(case: Case, able: list[Rung], options: CudaOptions) -> list[Row]:
             off[version.name] = max(deviations(net, made.run(1), made.weights(), right).values())
             runs[version.name] = lambda made=made: made.run(1)
     seconds = take_turns(runs, options.repeats)
-    return [
-        {
-            "shape": case.shape,
-            "cell": case.cell,
-            "engine": name,
-            **seconds.spread(name).row("ms", 1e3),
-            "torch / it": seconds.median("torch") / seconds.median(name) if "torch" in seconds else None,
-            "off": off[name],
-        }
-        for name in runs
-    ]
+    rows = []
+    for name in runs:
+        row: Row = {"shape": case.shape, "cell": case.cell, "engine": name, **seconds.spread(name).row("ms", 1e3)}
+        row["torch / it"] = seconds.median("torch") / seconds.median(name) if "torch" in seconds else None
+        rows.append({**row, "off": off[name]})
+    return rows

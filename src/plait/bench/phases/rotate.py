@@ -3,7 +3,7 @@
 The paper: h = tanh(W x + R h), y = tanh(V h), summed squared error, plain gradient descent; "Workload breakdown".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ PAPER = {  # % of the time of its own step
     "9 weight gradients": 24.60,
     "10 descent": 0.06,
 }
+PRODUCTS = ("2 hidden states", "3 outputs", "8 d hidden states", "9 weight gradients")
 COLUMNS = ("phase", "paper %", "share %", "ms", "low", "high", "GFLOP/s", "peak %")
 QUESTION = "Where does a training step of the rotating network spend its time, beside that of the fourth paper?"
 REMARKS = (
@@ -40,7 +41,7 @@ REMARKS = (
 LR = 1e-6  # so small that many steps lead nowhere
 
 
-def phased(case: Case, weights: Sequence[Tensor], x: Tensor, targets: Tensor, gradients: list[Tensor]) -> Run:
+def phased(case: Case, weights: list[Tensor], x: Tensor, targets: Tensor, gradients: list[Tensor]) -> Run:
     """A step, phase by phase. weights: W, R, V. gradients: where they are put; x, targets: rows"""
     cell, layout, engine, (W, R, V) = cells.get(case.cell), Layout(case.T, case.B), FusedEngine(), weights
     others = [None] * (len(cell.states) - 1)
@@ -80,12 +81,7 @@ def work(case: Case) -> dict[str, int]:
     """Multiplications and additions of the matrix products."""
     N = 2 * case.T * case.B
     W, R, V = N * case.I * case.gates, N * case.H * case.gates, N * case.H * case.I
-    return {
-        "2 hidden states": W + R,
-        "3 outputs": V,
-        "8 d hidden states": R + V,
-        "9 weight gradients": W + R + V,
-    }
+    return dict(zip(PRODUCTS, (W + R, V, R + V, W + R + V), strict=True))
 
 
 def contenders(case: Case) -> tuple[Run, Callable[[], None], str]:

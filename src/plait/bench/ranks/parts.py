@@ -91,12 +91,17 @@ def parts(job: Job, by: str) -> list[Row]:
         needs = c.cut.schedule(c.cut.micros(layout)).needs if c.cut else None
         rows += share_rows(by, c, median(exchange.seconds), needs, limit)
     for c in (one, *exchanges):
+        row: Row = {"mesh": c.name, "text": by}
         if c in outsides:
             alone = median(outsides[c].seconds)
-            rows.append(simulated_row(by, c, [alone + lines[c].total for _ in c.steps], alone))
+            made = [alone + lines[c].total] * len(c.steps)
+            row |= {"simulated ms": made[0] * 1e3, "outside ms": alone * 1e3}
         else:
             groups, alone = groups_of(c), median(exchanges[c].seconds)
-            rows.append(simulated_row(by, c, [data_simulated(notes, groups, alone) for notes in limit.notes]))
+            made = [data_simulated(notes, groups, alone) for notes in limit.notes]
+            row |= {"simulated ms": median(made) * 1e3, "outside ms": None}
+        off = median(a / b - 1 for a, b in zip(made, c.steps, strict=True))
+        rows.append({**row, "measured ms": median(c.steps) * 1e3, "off %": off * 100})
     return rows + (wavefront(by_layers[0], lines[by_layers[0]]) if by == "streams" else [])
 
 
@@ -116,18 +121,6 @@ def share_rows(by: str, c: Contender, exchange: float, needs: Needs | None, limi
         row["MB sent"] = median(step[rank]["sent"] for step in c.notes) / 2**20
         rows.append({**row, "busiest/mean": busiest / mean, "deviation": c.deviation})
     return rows
-
-
-def simulated_row(by: str, c: Contender, made: Sequence[float], outside: float | None = None) -> Row:
-    """Steps put together from their parts, beside the steps."""
-    return {
-        "mesh": c.name,
-        "text": by,
-        "simulated ms": median(made) * 1e3,
-        "outside ms": None if outside is None else outside * 1e3,
-        "measured ms": median(c.steps) * 1e3,
-        "off %": median(a / b - 1 for a, b in zip(made, c.steps, strict=True)) * 100,
-    }
 
 
 def groups_of(c: Contender) -> list[list[int]]:

@@ -26,7 +26,7 @@ from ..questions import RanksOptions
 from .contender import Contender, Note
 
 ONE = "1 rank"
-EQUAL = ", equal split"
+LIMIT, EQUAL = "{} ranks, no exchange", ", equal split"
 WAYS = ("data={}", "data={}:network", "data={}:server")  # as --parallel has them
 
 
@@ -69,7 +69,7 @@ class Job:
             mine.share(self.rank, ranks)
             return Alone()
 
-        return Contender(limit_of(ranks), task, make if self.rank < ranks else None, ranks)
+        return Contender(LIMIT.format(ranks), task, make if self.rank < ranks else None, ranks)
 
     def data(self, task: Text, ranks: int, ways: Sequence[str] = WAYS) -> list[Contender]:
         return [self.together(way.format(ranks), task) for way in ways]
@@ -136,7 +136,3 @@ class Job:
 def examples(task: Text) -> list[measure.Batch]:
     """Batches that decide how a pipeline is cut."""
     return [task.rows(indices)[:3] for indices in task.chosen[:2]]
-
-
-def limit_of(ranks: int) -> str:
-    return f"{ranks} ranks, no exchange"

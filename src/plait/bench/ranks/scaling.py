@@ -4,7 +4,7 @@ from ..core import Row, ratio, spread
 from ..core.texts import Scheme, Text
 from ..questions import RanksOptions
 from .contender import Contender
-from .race import EQUAL, ONE, WAYS, Job, limit_of
+from .race import EQUAL, LIMIT, ONE, WAYS, Job
 
 EPOCH = 8, 2  # batches that stand for one; the latter with --quick
 MORE = (1, 2, 4), (1, 2)  # times the batch
@@ -31,7 +31,7 @@ def strong(job: Job, by: str) -> list[Row]:
     seconds = job.race(some)
     rows = list[Row]()
     for c in some:
-        faster, limit = seconds.faster(c.name, ONE), limit_of(c.workers)
+        faster, limit = seconds.faster(c.name, ONE), LIMIT.format(c.workers)
         times = {"ms": seconds.median(c.name) * 1e3, **faster.row("speed-up")}
         row = {"text": by, **times, **c.about, "deviation": c.deviation}
         if c.cut is not None and by == "streams":

@@ -124,10 +124,8 @@ def measured(T: int, H: int, repeats: int) -> dict[str, float]:
         contenders |= {name: step_of(alone, x), f"{name}, time": step_of(split, x)}
 
     mine, target = two[:, by_data.data_rank : by_data.data_rank + 1], torch.zeros(T, 1, 1)
-    for name, mesh, rnn, of in (
-        ("data", by_data, ImplicitGRU(I, H), mine),
-        ("layers", by_layers, ImplicitGRU(I, H, 2), x),
-    ):
+    for name, mesh, count, of in (("data", by_data, 1, mine), ("layers", by_layers, 2, x)):
+        rnn = ImplicitGRU(I, H, count)
         step = mesh.parallelise(Stack(nn.Identity(), rnn, nn.Linear(H, 1)), nn.functional.mse_loss)
         contenders[name] = partial(step, of, target)
 
