@@ -1,4 +1,4 @@
-"""What can be asked: the options of every question. A docstring is what --help says, up to its first empty line."""
+"""What can be asked: the options of every question. Docstrings are for --help."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from . import options
 from .options import SHAPES, Options, option, sized
 
 MANY = 1, 10**6
+MALLOCS = ("default", "tuned")
 
 
 class LoopOptions(Options):
@@ -22,11 +23,11 @@ class LayersOptions(Options):
 
     shapes: str | None = option(None, f"{SHAPES}  (default: twelve from small to large)")
     cells: str = options.cells("lstm,gru,rnn")
-    random: int | None = option(None, "Measure this many random shapes, and print the worst.", "N", (1, 10_000))
+    random: int | None = option(None, "Measure this many random shapes, and print the worst.", "N", limits=(1, 10_000))
     engine: str = options.engine()
     input_gradient: bool = option(False, "The gradient of the input, too.")
     quick: bool = options.quick("Four of the shapes: about a minute, not about 8.")
-    malloc: str = option("default", "default, or tuned: glibc is told to keep its memory.")
+    malloc: str = option("default", "default, or tuned: glibc is told to keep its memory.", choices=MALLOCS)
     repeats: int = options.repeats(9)
 
 
@@ -42,7 +43,7 @@ class BatchOptions(Options):
 class PhasesOptions(Options):
     """Where does a training step of engine fused spend its time?"""
 
-    task: str | None = option(None, "rotate: the fourth paper's ten phases, on its network.")
+    task: str | None = option(None, "rotate: the fourth paper's ten phases, on its network.", choices=("rotate",))
     shapes: str | None = option(None, f"{SHAPES}  (default: 32,128,64,64,1; for rotate 1000,10,1000,1000,1)")
     cells: str | None = option(None, "Of lstm, gru and rnn, with commas.  (default: lstm; for rotate rnn)")
     repeats: int = options.repeats(9)
@@ -52,8 +53,8 @@ class ScheduleOptions(Options):
     """What does each decision about the loops buy? About 30 minutes."""
 
     cell: str = option("rnn", "rnn, rnn_relu, lstm, gru or implicit_gru.")
-    batch: int = sized(1000, 100, "Sequences.", (1, WIDEST))
-    size: int = sized(1000, 200, "Inputs, and units.", (1, WIDEST))
+    batch: int = sized(1000, 100, "Sequences.", limits=(1, WIDEST))
+    size: int = sized(1000, 200, "Inputs, and units.", limits=(1, WIDEST))
     steps: int = option(10, "Steps of a sequence.", limits=(1, WIDEST))
     quick: bool = options.quick("A small layer: 1 to 2 minutes, most of it for compiling.")
     repeats: int = options.repeats(5)
@@ -63,7 +64,7 @@ class FunctionsOptions(Options):
     """How exact are the kernels' functions, and torch's? Every float32 of a range, or every n-th; float64 at random."""
 
     bound: float = option(20.0, "The range goes from minus this to this.", limits=(1e-30, 1e6))
-    step: int = sized(8, 256, "1 takes every float32 of the range, 8 one of 8.", (1, 10**9))
+    step: int = sized(8, 256, "1 takes every float32 of the range, 8 one of 8.", limits=(1, 10**9))
     quick: bool = options.quick("Fewer numbers: under a minute.")
 
 
@@ -108,17 +109,14 @@ class LanguageOptions(Options):
 
 
 class RanksOptions(Options):
-    """What do several processes bring, by data, by layers, or with a server? Up to an hour; with --quick 3 minutes.
-
-    No gradient is as long as `clip`: its norm is computed, but nothing is scaled.
-    """
+    """What do several processes bring, by data, by layers, or with a server? Up to an hour; with --quick 3 minutes."""
 
     data: str | None = options.text_data()
-    layers: int = sized(8, 4, "Layers of LSTM.", (2, 1000))  # the second paper's, as the other sizes
+    layers: int = sized(8, 4, "Layers of LSTM.", limits=(2, 1000))  # the second paper's, as the other sizes
     hidden: int = sized(400, 96, "Units in a layer.")
     embedding: int = option(None, "Numbers that stand for a word.  (default: half of the units)")
     batch: int = option(20, "Streams, or sentences, in a step of all ranks together.")
-    steps: int = sized(35, 20, "Steps of a stream.", (2, 10**6))
+    steps: int = sized(35, 20, "Steps of a stream.", limits=(2, 10**6))
     ranks: int = option(4, "Processes, at the most; each has one thread.", limits=(2, 64))
     quick: bool = options.quick("A small network, few batches: all tables in under 3 minutes.")
     picture: str | None = options.picture(text="Draw the wavefront there, measured beside simulated, as a PNG file.")
@@ -132,6 +130,7 @@ class RanksOptions(Options):
         self.settings()  # checks the rest
 
     def settings(self, **changes: Any) -> LanguageSettings:
+        """No gradient is as long as `clip`: nothing is scaled."""
         sizes = self.some("layers", "hidden", "embedding", "seed")
         fixed = {"data": "text", "softmax": "full", "optimizer": "sgd", "clip": 5.0}
         return LanguageSettings(**{**sizes, **fixed, **changes})
@@ -163,7 +162,7 @@ class LadderOptions(Options):
     """How far is it from a sequential LSTM to a fast one? The first paper's climb, about 5 minutes."""
 
     parts: str | None = options.parts()
-    hidden: int = sized(64, 8, "Units of the LSTM.", (1, WIDEST))
+    hidden: int = sized(64, 8, "Units of the LSTM.", limits=(1, WIDEST))
     quick: bool = options.quick("A smaller LSTM and up to 16 times the data: about 2 minutes.")
     picture: str | None = options.picture()
     repeats: int = options.repeats(7)
@@ -185,7 +184,9 @@ class PublicOptions(Options):
     reports: str | None = option(None, "Of 149194, 4154 and 81634, with commas.  (default: all)")
     lengths: str | None = option(None, "Of 149194, some of its L from 10 to 4000, with commas.  (default: all)")
     sizes: str = option("32,64,64", "Batch, inputs and units for 149194, which does not give them.")
-    malloc: str = option("both", "default, tuned (glibc is told to keep its memory), or both.")
+    malloc: str = option(
+        "both", "default, tuned (glibc is told to keep its memory), or both.", choices=("both", *MALLOCS)
+    )
     quick: bool = options.quick("Three lengths up to 500, malloc as it comes: a minute or two, not over an hour.")
     repeats: int = options.repeats(9)
 

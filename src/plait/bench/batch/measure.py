@@ -1,7 +1,7 @@
 """Batches from 100 to 1000, and layers up to 4096 units."""
 
 from ..core import Report, Row, take_turns, tracked
-from ..core.steps import Case, contenders, parse_cell
+from ..core.steps import Case, contenders
 from ..questions import BatchOptions
 
 STEPS = 10
@@ -22,7 +22,7 @@ def compare(case: Case, options: BatchOptions) -> Row:
 
 
 def measure(options: BatchOptions) -> Report:
-    size, cell = options.size, parse_cell(options.cell)
+    size, cell = options.size, options.cell
     cases = [({"batch": B}, Case(cell, B, STEPS, size, size)) for B in BATCHES]
     cases += [({"size": n, "T": T}, Case(cell, BATCH, T, n, n)) for n, T in SIZES.items()]
     rows = [{**about, **compare(case, options)} for about, case in tracked(cases)]

@@ -71,9 +71,11 @@ def compare(every: dict[str, Scheme], seconds: Seconds, ideal: float) -> list[Ro
     rows = []
     for name, scheme in every.items():
         faster = epochs.faster(name, than="none")
-        row: Row = {"batches": name, "padding %": scheme.padding * 100, "s/epoch": epochs.median(name)}
-        row |= {"tokens/s": scheme.tokens / seconds.median(name), **faster.row("faster")}
-        rows.append({**row, "ideal %": faster.median / ideal * 100})
+        row: Row = {"batches": name}
+        row["padding %"] = scheme.padding * 100
+        row["s/epoch"] = epochs.median(name)
+        row["tokens/s"] = scheme.tokens / seconds.median(name)
+        rows.append({**row, **faster.row("faster"), "ideal %": faster.median / ideal * 100})
     return rows
 
 
@@ -83,7 +85,8 @@ def measure(options: BucketingOptions) -> Report:
     if not all(re.fullmatch("[1-9][0-9]{0,2}|1000", depth) for depth in depths):
         raise PlaitError(f"layers '{options.layers}': expected numbers from 1 to 1000, such as 8,2.")
     given: dict[str, Any] = options.some("data", "hidden", "embedding", "engine", "seed")
-    given |= {"softmax": "full", "by": "sentences", "batch": str(options.batch), "optimizer": "sgd", "lr": 1e-3}
+    given |= {"softmax": "full", "by": "sentences", "batch": str(options.batch)}
+    given |= {"optimizer": "sgd", "lr": 1e-3}
     settings = [LanguageSettings(layers=int(depth), **given) for depth in depths]
     corpus = Corpus.read(settings[0])
     rows, deviations = list[Row](), list[float]()

@@ -39,7 +39,7 @@ def run_job(module: str, ranks: int, order: Mapping[str, Any]) -> Any:
 
 
 def run(folder: Path, module: str) -> int:
-    """What each process does -> its exit code. What takes seconds to import is imported when signals are heard."""
+    """What each process does -> its exit code. Slow imports are made when signals are heard."""
     from ...errors import PlaitError
     from ...ranks.group import join
     from ...ranks.heartbeat import LOST, Lost

@@ -14,7 +14,7 @@ if sys.platform != "win32":
 def extra_memory(step: Step) -> float | None:
     """MB that a step, not the first, takes at its peak, with its gradients, beyond what is there before.
 
-    The system keeps the peak; None where it does not. What earlier steps left with the allocator is given back first.
+    None where the system does not keep the peak.
     """
     step.clear()
     gc.collect()  # garbage that is freed in the middle of the step would make its peak look smaller

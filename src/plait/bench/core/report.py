@@ -49,7 +49,7 @@ def show(report: Report, output: Printer) -> None:
 
 
 def fitted(rows: list[list[str]]) -> list[list[list[str]]]:
-    """A table as it is, if it fits; else with names in several lines; else as several tables. rows: names first"""
+    """As it is, if it fits; else with names in several lines; else as several tables."""
     if width_of(rows) <= WIDTH:
         return [rows]
     names, *below = rows

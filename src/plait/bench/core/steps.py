@@ -1,4 +1,4 @@
-"""Layers and batches, as --shapes and --cells name them, and a training step of torch.nn's layer beside plait's."""
+"""Layers and batches, as --shapes has them, and their training steps."""
 
 import copy
 import re
@@ -45,14 +45,12 @@ class Case:
         return 2 * self.T * self.B * self.gates * (first + (self.layers - 1) * 6 * self.H)
 
 
-def parse_cell(name: str) -> str:
-    if name not in TORCH:
-        raise unknown("cell", name, TORCH)
-    return name
-
-
 def parse_cells(text: str) -> list[str]:
-    return [parse_cell(name) for name in text.split(",")]
+    names = text.split(",")
+    for name in names:
+        if name not in TORCH:
+            raise unknown("cell", name, TORCH)
+    return names
 
 
 def parse_shapes(text: str, cells: Sequence[str]) -> list[Case]:

@@ -55,7 +55,7 @@ class Seconds(dict[str, list[float]]):
 
 
 def in_turn(items: Sequence[Item], k: int) -> Sequence[Item]:
-    """Forwards in even rounds, backwards in odd ones (A B C, C B A): what disturbs one also disturbs its neighbours."""
+    """Forwards in even rounds, backwards in odd ones (A B C, C B A)."""
     return items[::-1] if k % 2 else items
 
 

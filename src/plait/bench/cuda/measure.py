@@ -1,4 +1,4 @@
-"""Training steps of the CUDA versions in turns with torch's own layer, each checked against float64 on the host."""
+"""Training steps of the CUDA versions in turns with torch's own layer."""
 
 import math
 
@@ -16,7 +16,7 @@ from ..questions import CudaOptions
 from .versions import OnDevice, simulated, versions
 
 COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
-MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more would take too long
+MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more take long
 
 
 def measure(options: CudaOptions) -> Report:
@@ -46,7 +46,8 @@ def rows_of(case: Case, able: list[Rung], options: CudaOptions) -> list[Row]:
     seconds = take_turns(runs, options.repeats)
     rows = []
     for name in runs:
-        row: Row = {"shape": case.shape, "cell": case.cell, "engine": name, **seconds.spread(name).row("ms", 1e3)}
+        row: Row = {"shape": case.shape, "cell": case.cell, "engine": name}
+        row |= seconds.spread(name).row("ms", 1e3)
         row["torch / it"] = seconds.median("torch") / seconds.median(name) if "torch" in seconds else None
         rows.append({**row, "off": off[name]})
     return rows

@@ -51,7 +51,7 @@ def on_kernel(cell: type[Cell], x: Tensor) -> Tensor:
 
 
 def floats(bound: float, step: int, *, negative: bool) -> Iterator[Tensor]:
-    """Every step-th float32 from 0 to the bound, in pieces; denormals count as 0 in the kernels, and are left out."""
+    """Every step-th float32 from 0 to the bound, in pieces, without denormals (0 in the kernels)."""
     first, last = (int(torch.tensor(v).view(torch.int32)) for v in (2.0**-125, bound))
     for start in range(first, last + 1, step * H * B):
         bits = torch.arange(start, min(start + step * H * B, last + 1), step, dtype=torch.int32)

@@ -28,7 +28,6 @@ TABLES = [
 GROWTH = ("trained by", "batch", "exponent", "low", "high", "1x ms", "4x ms", "16x ms")
 DESCENT = ("descent", "batch", "steps", "ms/epoch", "loss", "angle, start", "angle, end")
 QUESTION = "How far is it from a sequential LSTM to a fast one? Whole training of the airline passengers, seconds"
-VERSUS = {"python": SEQUENTIAL, "NumPy": NUMPY}  # as the first paper
 TOLERANCE = 1e-4  # of the loss after training, relative
 BLOCK, SHORT_BLOCK = 0.2, 0.02  # seconds of a measurement
 REST = 0.1  # seconds of sleep before it: NumPy's threads spin for a while
@@ -87,10 +86,20 @@ def row(rung: Rung, seconds: Seconds, loss: float) -> Row:
     found, turns = seconds.spread(rung.name), seconds[rung.name]
     if rung.slow:
         turns = [found.median] * len(seconds[FUSED.name])
-    row: Row = {"rung": rung.name, **found.row("s"), **ours(turns, seconds)}
-    row |= {f"vs {name}": seconds.median(than.name) / found.median for name, than in VERSUS.items()}
-    row |= {"runs": 1 if rung.slow else len(turns), "loss": loss, "epoch": "CPU", "mini-batch": rung.device}
-    return {**row, "sample": rung.device, "threads placed": rung.threads, "transfers": rung.transfers}
+    return {
+        "rung": rung.name,
+        **found.row("s"),
+        "vs python": seconds.median(SEQUENTIAL.name) / found.median,
+        "vs NumPy": seconds.median(NUMPY.name) / found.median,
+        **ours(turns, seconds),
+        "runs": 1 if rung.slow else len(turns),
+        "loss": loss,
+        "epoch": "CPU",
+        "mini-batch": rung.device,
+        "sample": rung.device,
+        "threads placed": rung.threads,
+        "transfers": rung.transfers,
+    }
 
 
 def ours(turns: list[float], seconds: Seconds) -> Row:
@@ -104,9 +113,11 @@ def alone(asked: Problem, batches: Batches, repeats: int) -> list[Row]:
     runs = {rung.name: training(rung.make(asked.network()), batches) for rung in some}
     with blas.threads(1):
         seconds = take_turns(runs, repeats, least=BLOCK, rest=REST)
-    return [
-        {"NumPy on one thread": name, **seconds.spread(name).row("s"), **ours(seconds[name], seconds)} for name in runs
-    ]
+    rows = []
+    for name in runs:
+        found = seconds.spread(name).row("s")
+        rows.append({"NumPy on one thread": name, **found, **ours(seconds[name], seconds)})
+    return rows
 
 
 # --- does training time grow more slowly than the dataset?

@@ -1,7 +1,6 @@
 """A training step in turns, phase by phase.
 
-plait's task; the same with torch.nn's layer in it; and the model as a PyTorch script has it: nn.LSTM, nn.Linear and
-cross_entropy. All with the same optimizer, clipping and data.
+plait's task; the same with torch.nn's layer in it; and a PyTorch script. All have the same optimizer and data.
 """
 
 import copy
@@ -19,7 +18,6 @@ from ...tasks.language import Language
 from ...tasks.settings import LanguageSettings
 from ...training.crew import clip
 from ..core import Laps, Report, Row, take_turns
-from ..core.steps import parse_cell
 from ..questions import LanguageOptions
 
 LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead of the sum
@@ -92,7 +90,7 @@ class Script(Trainer):
 
 
 def measure(options: LanguageOptions) -> Report:
-    count, cell = options.count, parse_cell(options.cell)
+    count, cell = options.count, options.cell
     given = options.some("data", "cell", "hidden", "layers", "steps", "softmax", "seed")
     settings = LanguageSettings(batch=str(options.batch), **given)
     task = Language(settings, Corpus.read(settings))
@@ -101,9 +99,11 @@ def measure(options: LanguageOptions) -> Report:
     rows = []
     for name, trainer in trainers.items():
         t = seconds.median(name) / count  # of a step
-        row: Row = {"what": name, "tokens/s": options.batch * options.steps / t, "ms/step": t * 1e3}
-        faster = seconds.faster("plait", than=name)
-        rows.append({**row, **faster.row("plait is faster"), **trainer.laps.shares()})
+        row: Row = {"what": name}
+        row["tokens/s"] = options.batch * options.steps / t
+        row["ms/step"] = t * 1e3
+        row |= seconds.faster("plait", than=name).row("plait is faster")
+        rows.append(row | trainer.laps.shares())
     return Report(
         f"How many tokens a second? {task.corpus.name}, {len(task.vocabulary):,} words, {cell} {options.layers} x "
         f"{options.hidden}, batch {options.batch}, {options.steps} steps",

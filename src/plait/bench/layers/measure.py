@@ -52,10 +52,17 @@ def compare(case: Case, options: LayersOptions, repeats: int) -> Row:
     pair = contenders(case, options.engine, options.input_gradient)
     seconds = take_turns(pair, repeats)
     faster = seconds.faster("plait", than="torch")
-    row: Row = {"shape": case.shape, "cell": case.cell, "malloc": options.malloc, "repeats": repeats}
-    row["engine"] = engines.choose(options.engine, cells.get(case.cell), torch.float32, torch.device("cpu"))
-    row |= {**seconds.ms(), **faster.row("faster"), "slower": faster.high < 1}
-    row["GFLOP/s"] = case.work(options.input_gradient) / seconds.median("plait") / 1e9
+    row: Row = {
+        "shape": case.shape,
+        "cell": case.cell,
+        "engine": engines.choose(options.engine, cells.get(case.cell), torch.float32, torch.device("cpu")),
+        "malloc": options.malloc,
+        "repeats": repeats,
+        **seconds.ms(),
+        **faster.row("faster"),
+        "slower": faster.high < 1,
+        "GFLOP/s": case.work(options.input_gradient) / seconds.median("plait") / 1e9,
+    }
     for name, step in pair.items():
         row[f"{name} faults"], row[f"{name} sys"] = pages(step, repeats)
     for name, step in pair.items():
@@ -81,7 +88,7 @@ def search(cases: Sequence[Case], options: LayersOptions, peak: Peak) -> tuple[l
 
 
 def add_phases(rows: Sequence[Row], repeats: int) -> None:
-    """The phases of those that reach least of the target: their shares in %, and their rows as of `bench phases`."""
+    """Of those that reach least of the target, as columns and as rows of `bench phases`."""
     worst = sorted(rows, key=lambda row: row["reach"])[:PRINTED]
     for row in tracked([row for row in worst if row["engine"] == "fused"]):
         some = phases.split(Case(row["cell"], *map(int, row["shape"].split(","))), repeats)

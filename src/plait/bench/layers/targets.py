@@ -31,8 +31,14 @@ def judged(row: Mapping[str, Any], peak: float, lanes: int) -> Row:
     share = row["GFLOP/s"] / peak * 100
     ms = row["plait ms"] * share / 100
     reached = reach(row["cell"], B, H, lanes, faster=row["faster"], share=share, ms=ms)
-    found: Row = {**row, "peak GFLOP/s": peak, "peak ms": ms, "plait %": share}
-    return {**found, "torch %": share * row["plait ms"] / row["torch ms"], "reach": reached}
+    return {
+        **row,
+        "peak GFLOP/s": peak,
+        "peak ms": ms,
+        "plait %": share,
+        "torch %": share * row["plait ms"] / row["torch ms"],
+        "reach": reached,
+    }
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:

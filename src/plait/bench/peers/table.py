@@ -19,7 +19,7 @@ class Peer:
     module: str  # contenders/with_MODULE.py
     variant: str = ""
     needs: str | None = None  # a package to import
-    own: str | None = None  # what pip installs in an environment of its own, where it does not go with plait's packages
+    own: str | None = None  # what pip installs in an environment of its own
     compiler: bool = False  # a C++ compiler is called
     cells: tuple[str, ...] = tuple(GATES)  # those that were written
 

@@ -8,7 +8,7 @@ import torch
 from ... import cells
 from ...engines import Layout, Weights
 from ...engines.fused import FusedEngine
-from ...errors import PlaitError, unknown
+from ...errors import PlaitError
 from .. import about
 from ..core import Laps, Report, Row, take_turns, tracked
 from ..core.peak import Peak
@@ -84,8 +84,6 @@ def race(
 
 
 def measure(options: PhasesOptions) -> Report:
-    if options.task not in (None, "rotate"):
-        raise unknown("task", options.task, ["rotate"])
     shape, cell = (rotate.SHAPE, rotate.CELL) if options.task else (SHAPE, CELL)
     shapes = shape if options.shapes is None else options.shapes
     names = cell if options.cells is None else options.cells

@@ -1,6 +1,6 @@
 """The fourth paper's ten phases of a training step, on its network.
 
-The paper: h = tanh(W x + R h), y = tanh(V h), summed squared error, plain gradient descent; "Workload breakdown".
+h = tanh(W x + R h), y = tanh(V h), summed squared error, plain gradient descent.
 """
 
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def work(case: Case) -> dict[str, int]:
 
 
 def contenders(case: Case) -> tuple[Run, Callable[[], None], str]:
-    """-> a step by phases, the task's own with autograd and its optimizer, and how far their gradients are apart"""
+    """-> a step by phases, the task's own, and how far their gradients are apart"""
     check_layer(case.B, case.T, case.I, case.H, case.gates, of=2)
     check_fits(FLOAT * 8 * case.T * case.B * case.I, f"outputs of batch {case.B}, {case.T} steps", "lower one of them")
     model = Rotator(RotateSettings(cell=case.cell, hidden=case.H, engine="fused"), case.I)

@@ -1,4 +1,4 @@
-"""The scripts of the reports, written anew from what they time, with torch's layers and with plait's."""
+"""The scripts of the reports, written anew from what they time."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,8 +134,10 @@ def rows_of(asked: int | str, sizes: Sequence[int], repeats: int) -> Iterator[Ro
             for column, name in (("torch %", "packed"), ("plait %", "plait")):
                 row[column] = 100 * seconds.faster("padded", than=name).median
         else:
-            row |= {"report": what, "B,T,I,H,layers": f"{B},{T},{I},{layer.hidden_size},{layer.num_layers}"}
-            row |= {"report ms": "not given" if told[timed] is None else told[timed], **seconds.ms()}
+            row["report"] = what
+            row["report ms"] = "not given" if told[timed] is None else told[timed]
+            row["B,T,I,H,layers"] = f"{B},{T},{I},{layer.hidden_size},{layer.num_layers}"
+            row |= seconds.ms()
         yield row
 
 
@@ -150,7 +152,7 @@ def measure(options: PublicOptions) -> Report:
     if options.quick and options.lengths is None:
         lengths = SMALL
     every = ["default"] if options.quick else list(malloc.ABOUT)
-    mallocs = every if options.malloc == "both" else chosen(options.malloc, list(malloc.ABOUT), "malloc")
+    mallocs = every if options.malloc == "both" else [options.malloc]
     cases = [*(map(int, lengths) if "149194" in names else ()), *(name for name in names if name in OTHER)]
     asked = (cases, parse_sizes(options.sizes), options.repeats, options.seed)
     runners = {name: malloc.runner(name) for name in mallocs}

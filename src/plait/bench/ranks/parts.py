@@ -115,9 +115,12 @@ def share_rows(by: str, c: Contender, exchange: float, needs: Needs | None, limi
     busiest, mean = max(s.compute for s in ranks), fmean(s.compute for s in ranks)
     rows = []
     for rank, share in enumerate(ranks):
-        row: Row = {"time of": c.name, "text": by, "rank": rank, "step ms": median(c.steps) * 1e3}
-        row |= {"compute": share.compute * 1e3, "exposed": share.exposed * 1e3}
-        row |= {"hidden": max(0.0, exchange - share.exposed) * 1e3, "wait": share.wait * 1e3}
+        row: Row = {"time of": c.name, "text": by, "rank": rank}
+        row["step ms"] = median(c.steps) * 1e3
+        row["compute"] = share.compute * 1e3
+        row["exposed"] = share.exposed * 1e3
+        row["hidden"] = max(0.0, exchange - share.exposed) * 1e3
+        row["wait"] = share.wait * 1e3
         row["MB sent"] = median(step[rank]["sent"] for step in c.notes) / 2**20
         rows.append({**row, "busiest/mean": busiest / mean, "deviation": c.deviation})
     return rows
@@ -152,5 +155,6 @@ def exchange(job: Job) -> list[Row]:
     seconds, rows = job.race(alone), []
     for c, part in zip(some, alone, strict=True):
         sent = max(note["sent"] for step in part.notes for note in step) / 2**20
-        rows.append({"exchange alone": c.name, **seconds.spread(part.name).row("ms", 1e3), "MB sent": sent, **c.about})
+        ms = seconds.spread(part.name).row("ms", 1e3)
+        rows.append({"exchange alone": c.name, **ms, "MB sent": sent, **c.about})
     return rows

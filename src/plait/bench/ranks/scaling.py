@@ -60,14 +60,20 @@ def weak(job: Job, by: str) -> list[Row]:
     for c, each in tokens.items():
         row: Row = {"weak scaling": c.name, "text": by, "batch": batch * c.workers}
         row["tokens/s each"] = each / seconds.median(c.name)
-        rows.append({**row, **seconds.faster(c.name, ONE).row("of 1 rank %", 100 * each / tokens[some[0]]), **c.about})
+        faster = seconds.faster(c.name, ONE)
+        row |= faster.row("of 1 rank %", 100 * each / tokens[some[0]])
+        rows.append({**row, **c.about})
     return rows
 
 
 def padding(job: Job) -> list[Row]:
     """No padding, and a pipeline: each by itself, and together."""
     base, count = job.text("sentences"), EPOCH[job.order.quick]
-    ways = {"padded to the longest": ("none", True), "greedy buckets": ("greedy", True), "ragged": ("none", False)}
+    ways = {
+        "padded to the longest": ("none", True),
+        "greedy buckets": ("greedy", True),
+        "ragged": ("none", False),
+    }
     schemes = {by: Scheme(base, how, padded, count) for by, (how, padded) in ways.items()}
     some = [(by, job.alone(scheme)) for by, scheme in schemes.items()]
     some += [(by, c) for by, scheme in schemes.items() for c in job.pipelines(scheme, 2)]
@@ -96,6 +102,8 @@ def computation(job: Job, batch: int, hidden: int) -> list[Row]:
     alone, rows = seconds.faster(limit.name, ONE).median, []
     for c in found:
         row: Row = {"more computation": c.name, "batch": batch, "units": hidden}
-        row |= {**seconds.faster(c.name, ONE).row("speed-up"), "without exchange": alone}
-        rows.append({**row, "of that %": seconds.faster(c.name, limit.name).median * 100})
+        row |= seconds.faster(c.name, ONE).row("speed-up")
+        row["without exchange"] = alone
+        row["of that %"] = seconds.faster(c.name, limit.name).median * 100
+        rows.append(row)
     return rows

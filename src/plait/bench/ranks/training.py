@@ -45,9 +45,19 @@ def curve_rows(found: dict[str, tuple[Sequence[float], Sequence[float]]]) -> lis
     for name, curve in curves.items():
         steps = next(k for k, loss in enumerate(curve, 1) if loss <= wanted)
         ends = list(accumulate(found[name][1]))
-        row: Row = {"training": name, "steps": len(curve), "first loss": curve[0], "last loss": curve[-1]}
-        row |= {"seconds": ends[-1], "set loss": wanted, "steps to it": steps, "s to it": ends[steps - 1]}
-        rows.append({**row, "curve": [[a, b] for a, b in zip(ends, curve, strict=True)]})
+        rows.append(
+            {
+                "training": name,
+                "steps": len(curve),
+                "first loss": curve[0],
+                "last loss": curve[-1],
+                "seconds": ends[-1],
+                "set loss": wanted,
+                "steps to it": steps,
+                "s to it": ends[steps - 1],
+                "curve": [[a, b] for a, b in zip(ends, curve, strict=True)],
+            }
+        )
     return rows
 
 

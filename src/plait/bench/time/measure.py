@@ -153,7 +153,11 @@ def residual(options: TimeOptions) -> list[Row]:
     """the largest gap between two pieces after 1 to 5 iterations, relative to the states."""
     H, rows = 32, []
     x = recall(256 if options.quick else 1024, 1, 20, torch.Generator().manual_seed(options.seed))[0]
-    kinds = (("GRU, Euler's step", EulerGRU, "gru"), ("GRU", "gru", "gru"), ("implicit GRU", *["implicit_gru"] * 2))
+    kinds: tuple[tuple[str, type[Cell] | str, str], ...] = (
+        ("GRU, Euler's step", EulerGRU, "gru"),
+        ("GRU", "gru", "gru"),
+        ("implicit GRU", "implicit_gru", "implicit_gru"),
+    )
     for network, (name, cell, same), c in product(("fresh", "recall 20"), kinds, (4, 16)):
         torch.manual_seed(options.seed)
         rnn = layer(cell, I, H)
@@ -187,7 +191,11 @@ def features(options: TimeOptions) -> list[Row]:
     """batch 100, 128 steps, 2 x 100 units; with --quick 20, 64, 2 x 32."""
     B, T, H, rows = (20, 64, 32, []) if options.quick else (100, 128, 100, [])
     wide = [(9, "sensors"), (512, "ResNet18, ResNet34"), (2048, "ResNet50")]
-    by = {"implicit": Serial(), "multigrid": Multigrid(fallback=False), "shooting": Shooting(4, fallback=False)}
+    by = {
+        "implicit": Serial(),
+        "multigrid": Multigrid(fallback=False),
+        "shooting": Shooting(4, fallback=False),
+    }
     for inputs, made_by in wide[:2] if options.quick else wide:
         x, gru = torch.randn(T, B, inputs), layer("gru", inputs, H, 2)
         seconds = race(ImplicitGRU(inputs, H, 2), by, x, options.repeats, gru=gru)
@@ -233,7 +241,7 @@ class Watched(Classify):
 
     def right(self, *, exact: bool) -> float:
         """The share of the test part, by an exact walk or by the solver."""
-        test, model = self.data.parts["test"], copy.deepcopy(self.model).eval()  # its solvers learn nothing here
+        test, model = self.data.parts["test"], copy.deepcopy(self.model).eval()
         with torch.set_grad_enabled(not exact):
             found = [model(*test.batch(some)).argmax(1) for some in torch.arange(len(test)).split(100)]
         return float((torch.cat(found) == test.labels).double().mean())
