@@ -12,6 +12,7 @@ from ..errors import between, unknown
 from ..training.settings import check_seed
 
 LAST = ("quick", "picture", "repeats", "seed")  # in this order, after a question's own options
+CELLS = ("lstm", "gru", "rnn")  # those that torch.nn has, too
 SHAPES = "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces."
 
 
@@ -29,8 +30,8 @@ def sized(usual: Any, quick: Any, text: str, **checks: Any) -> Any:
 repeats = partial(option, text="Measurements of each contender, at least 5.", limits=(5, 10_000))
 quick = partial(option, False)
 parts = partial(option, None, "Which sections, with commas.  (default: all)")
-cell = partial(option, text="lstm, gru or rnn.", choices=("lstm", "gru", "rnn"))
-cells = partial(option, text="Of lstm, gru and rnn, with commas.")
+cell = partial(option, text="lstm, gru or rnn.", choices=CELLS)
+cells = partial(option, text="Of lstm, gru and rnn, with commas.", choices=CELLS)
 engine = partial(option, "auto", "What runs plait's layers; see `plait engines`.")
 text_data = partial(option, None, "A text file, a folder or a zip, such as Penn Treebank's.")
 picture = partial(option, None, text="Draw the sections there, as a PNG file.", metavar="FILE")
@@ -54,8 +55,10 @@ class Options:
             value, checks = given[f.name], f.metadata
             if "limits" in checks and value is not None:
                 between(f.name, value, *checks["limits"])
-            if "choices" in checks and value not in (None, *checks["choices"]):
-                raise unknown(f.name, value, checks["choices"])
+            if "choices" in checks and value is not None:
+                for name in value.split(",") if f.name == "cells" else [value]:
+                    if name not in checks["choices"]:
+                        raise unknown(f.name.removesuffix("s"), name, checks["choices"])
         check_seed(self.seed)
         if "engine" in given:
             from ..engines import check_name

@@ -5,7 +5,7 @@ from typing import Any
 from ..errors import between
 from ..tasks.settings import WIDEST, LanguageSettings
 from . import options
-from .options import SHAPES, Options, option, sized
+from .options import CELLS, SHAPES, Options, option, sized
 
 MANY = 1, 10**6
 MALLOCS = ("default", "tuned")
@@ -45,7 +45,9 @@ class PhasesOptions(Options):
 
     task: str | None = option(None, "rotate: the fourth paper's ten phases, on its network.", choices=("rotate",))
     shapes: str | None = option(None, f"{SHAPES}  (default: 32,128,64,64,1; for rotate 1000,10,1000,1000,1)")
-    cells: str | None = option(None, "Of lstm, gru and rnn, with commas.  (default: lstm; for rotate rnn)")
+    cells: str | None = option(
+        None, "Of lstm, gru and rnn, with commas.  (default: lstm; for rotate rnn)", choices=CELLS
+    )
     repeats: int = options.repeats(9)
 
 

@@ -11,7 +11,7 @@ import torch
 from ... import system
 from ...errors import PlaitError
 from ..core import Report, Row, take_turns, tracked
-from ..core.steps import Case, contenders, parse_cells, parse_shapes
+from ..core.steps import Case, contenders, parse_shapes
 from ..questions import BusyOptions
 
 BUSY = """
@@ -65,7 +65,7 @@ def measure(options: BusyOptions) -> Report:
     if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", options.busy):
         raise PlaitError(f"busy '{options.busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
     counts = [int(text) for text in options.busy.split(",")]
-    cases = parse_shapes(options.shapes, parse_cells(options.cells))
+    cases = parse_shapes(options.shapes, options.cells.split(","))
     rows = []
     for count, case in tracked([(count, case) for count in counts for case in cases]):
         with busy_processes(count):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ... import cells, layers
-from ...errors import PlaitError, unknown
+from ...errors import PlaitError
 from ...tasks.memory import check_layer
 
 TORCH: dict[str, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
@@ -43,14 +43,6 @@ class Case:
         """
         first = (3 if input_gradient else 2) * self.I + 3 * self.H
         return 2 * self.T * self.B * self.gates * (first + (self.layers - 1) * 6 * self.H)
-
-
-def parse_cells(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in TORCH:
-            raise unknown("cell", name, TORCH)
-    return names
 
 
 def parse_shapes(text: str, cells: Sequence[str]) -> list[Case]:

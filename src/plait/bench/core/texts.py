@@ -26,19 +26,16 @@ class Text(Language):
         self, settings: LanguageSettings, corpus: Corpus, size: int = 1, model: LanguageModel | None = None
     ) -> None:
         super().__init__(settings, corpus)
-        self.model, self.by = model or self.model, settings.by
+        self.model = model or self.model
         self.chosen = list(islice(self.sampler.batches(0), size))
-
-    def gradients(self, indices: Tensor) -> dict[str, Tensor]:
-        """And the loss, by one process."""
-        loss, _ = self.loss(indices)
-        names, parameters = zip(*self.model.named_parameters(), strict=True)
-        gradients = torch.autograd.grad(loss, parameters)
-        return {"loss": loss.detach(), **dict(zip(names, gradients, strict=True))}
 
     @cached_property
     def reference(self) -> dict[str, Tensor]:
-        return self.gradients(self.chosen[0])
+        """Loss and gradients of its first batch, by one process."""
+        loss, _ = self.loss(self.chosen[0])
+        names, parameters = zip(*self.model.named_parameters(), strict=True)
+        gradients = torch.autograd.grad(loss, parameters)
+        return {"loss": loss.detach(), **dict(zip(names, gradients, strict=True))}
 
 
 class Scheme(Text):

@@ -8,7 +8,7 @@ from ...errors import PlaitError
 from ...kernels.cuda.gpu import interpreted
 from .. import about
 from ..core import Report, Row, take_turns, tracked
-from ..core.steps import Case, check_one_layer, parse_cells, parse_shapes
+from ..core.steps import Case, check_one_layer, parse_shapes
 from ..ladder.rungs import Rung
 from ..peers.contenders.network import Network
 from ..peers.race import deviations, expected
@@ -20,7 +20,7 @@ MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations
 
 
 def measure(options: CudaOptions) -> Report:
-    cases = parse_shapes(options.shapes, parse_cells(options.cells))
+    cases = parse_shapes(options.shapes, options.cells.split(","))
     check_one_layer(cases, "the training steps are those")
     able, remarks = versions(simulators=True)
     if not able:

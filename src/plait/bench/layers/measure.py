@@ -14,7 +14,7 @@ from ...ladder.compare import deviation, outputs_and_gradients
 from ..core import Report, Row, malloc, take_turns, tracked
 from ..core.memory import extra_memory, pages
 from ..core.peak import Peak
-from ..core.steps import Case, contenders, parse_cells, parse_shapes
+from ..core.steps import Case, contenders, parse_shapes
 from ..phases import measure as phases
 from ..questions import LayersOptions
 from . import targets
@@ -111,7 +111,7 @@ def measured(cases: Sequence[Case], options: LayersOptions) -> tuple[list[Row], 
 
 
 def measure(options: LayersOptions) -> Report:
-    names, at_random = parse_cells(options.cells), options.random is not None
+    names, at_random = options.cells.split(","), options.random is not None
     run = malloc.runner(options.malloc)
     if options.random is None:
         usual = QUICK if options.quick else SHAPES

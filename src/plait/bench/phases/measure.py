@@ -12,7 +12,7 @@ from ...errors import PlaitError
 from .. import about
 from ..core import Laps, Report, Row, take_turns, tracked
 from ..core.peak import Peak
-from ..core.steps import Case, Step, check_one_layer, contenders, parse_cells, parse_shapes
+from ..core.steps import Case, Step, check_one_layer, contenders, parse_shapes
 from ..questions import PhasesOptions
 from . import rotate
 from .rotate import Run
@@ -87,7 +87,7 @@ def measure(options: PhasesOptions) -> Report:
     shape, cell = (rotate.SHAPE, rotate.CELL) if options.task else (SHAPE, CELL)
     shapes = shape if options.shapes is None else options.shapes
     names = cell if options.cells is None else options.cells
-    cases = parse_shapes(shapes, parse_cells(names))
+    cases = parse_shapes(shapes, names.split(","))
     check_one_layer(cases, "the phases are those")
     if options.task and len(cases) > 1:
         raise PlaitError(f"shapes '{shapes}' and cells '{names}': task rotate takes one of each.")

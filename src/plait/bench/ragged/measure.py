@@ -13,7 +13,7 @@ from ...ladder.compare import worst
 from ...layout import Layout
 from ...tasks.memory import check_layer
 from ..core import Report, Row, take_turns, tracked
-from ..core.steps import TORCH, Step, packing, parse_cells
+from ..core.steps import TORCH, Step, packing
 from ..questions import RaggedOptions
 
 TIMES = ("draw", "cell", "real %", "padded", "packed", "plait", "rows", "dense")
@@ -56,7 +56,7 @@ def compare(draw: Draw, repeats: int) -> Row:
 
 def measure(options: RaggedOptions) -> Report:
     data, batch, hidden = options.data, options.batch, options.hidden
-    names = parse_cells(options.cells)
+    names = options.cells.split(",")
     if data is None:
         raise PlaitError("ragged batches need sentences: give a text file, a folder or a zip with --data.")
     texts = text.read(data)
