@@ -1,4 +1,8 @@
-"""The loop's own share of a run: of a task of one weight, and of the airline forecaster."""
+"""The loop's own share of a run: of a task of one weight, and of the airline forecaster.
+
+The calls that any loop must make are timed where they are made; the rest of the wall clock is the loop's own. The
+difference of two runs, one of them without the loop, would be lost in noise: 0.02 ms of 3.
+"""
 
 import dataclasses
 import functools
