@@ -16,10 +16,10 @@ from torch import nn
 from plait import engines, layers
 from plait.bench.cuda.launch import OneKernel
 from plait.bench.cuda.versions import BLOCKS, SAMPLES
-from plait.bench.ladder import Options
 from plait.bench.ladder.problem import problem
 from plait.bench.ladder.rungs import TORCH
 from plait.bench.peers.contenders.network import WEIGHTS, Network
+from plait.bench.questions import LadderOptions
 from plait.cells import CELLS, Cell
 from plait.engines import Layout, Weights
 from plait.kernels.cuda import blocks
@@ -168,7 +168,7 @@ def large(name: str, cell: str) -> Iterator[Line]:
 
 def rungs() -> Iterator[Line]:
     """Those of `bench ladder` on a device: the loss after a few steps, against torch's own layer."""
-    small = replace(problem(Options(hidden=4), 1), batch=4)
+    small = replace(problem(LadderOptions(hidden=4), 1), batch=4)
     losses = {}
     for rung in (TORCH, *SAMPLES, BLOCKS):
         made = rung.make(small.network())

@@ -13,11 +13,13 @@ from plait.data import buckets
 from plait.data.text import sentences
 
 
-def test_schemes_take_turns_batch_by_batch() -> None:
+def test_schemes_take_turns_batch_by_batch(monkeypatch) -> None:
     """There and back, after a step each that does not count."""
     taken: list[str] = []
-    every = {"a": SimpleNamespace(batches=["a0", "a1"]), "b": SimpleNamespace(batches=["b0"])}
-    found = bucketing.by_turns(SimpleNamespace(step=taken.append), every, 3)
+    common = {"model": None, "settings": SimpleNamespace(make_optimizer=lambda model: None)}
+    every = {"a": SimpleNamespace(chosen=["a0", "a1"], **common), "b": SimpleNamespace(chosen=["b0"], **common)}
+    monkeypatch.setattr(bucketing, "step", lambda scheme, optimizer, batch: taken.append(batch))
+    found = bucketing.by_turns(every, 3)
     assert taken == ["a0", "b0", *("a0", "b0", "a1"), *("a1", "b0", "a0"), *("a0", "b0", "a1")]
     assert {name: len(seconds) for name, seconds in found.items()} == {"a": 3, "b": 3}
 
@@ -25,13 +27,13 @@ def test_schemes_take_turns_batch_by_batch() -> None:
 def test_bucketing_runs_on_the_engine_asked_for(rows_of, book: str, monkeypatch) -> None:
     made = []
 
-    class Spied(bucketing.Network):
+    class Spied(bucketing.Text):
         def __init__(self, *args) -> None:
             super().__init__(*args)
             made.append(self.model.rnn)
 
-    monkeypatch.setattr(bucketing, "Network", Spied)
-    monkeypatch.setattr(bucketing, "by_turns", lambda _, every, repeats: Seconds(dict.fromkeys(every, [1.0] * repeats)))
+    monkeypatch.setattr(bucketing, "Text", Spied)
+    monkeypatch.setattr(bucketing, "by_turns", lambda every, repeats: Seconds(dict.fromkeys(every, [1.0] * repeats)))
     sizes = ("--hidden", "3", "--embedding", "2", "--batch", "4", "--sentences", "4", "--repeats", "5")
     rows, _ = rows_of("bucketing", "--data", book, "--layers", "1,2", *sizes, "--engine", "numpy")
     took = {row["batches"]: row["s/epoch"] for row in rows}

@@ -27,7 +27,7 @@ def test_bench_classify(rows_of, lengths: list[int]) -> None:
 
     s = ClassifySettings(data="x.npz", hidden=4, layers=2, dropout=0.0)
     data = Dataset.of(read_all(s), validation=0.2, test=0.2, missing="error", seed=0)
-    ours, script = classify.epoch(s, data).args[0].model, classify.Script(s, data)
+    ours, script = classify.Classify(s, data).model, classify.Script(s, data)
     script.rnn.load_state_dict(ours.rnn.state_dict())
     script.head.load_state_dict(ours.head.state_dict())
     x, found, labels = script.parts["train"]

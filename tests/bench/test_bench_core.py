@@ -18,15 +18,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plait import bench as plait_bench
 from plait import layers as plait_layers
-from plait.bench import QUESTIONS, about, options_of
+from plait.bench import QUESTIONS, about
 from plait.bench.core import malloc as mallocs
 from plait.bench.core import memory, progress, steps
-from plait.bench.core.cases import Case
-from plait.bench.core.options import LAST
 from plait.bench.core.peak import Burst, Peak
 from plait.bench.core.pictures import factor
 from plait.bench.core.report import WIDTH, Report, show, text
+from plait.bench.core.steps import Case
 from plait.bench.core.turns import Laps, ratio, spread, take_turns
+from plait.bench.options import LAST
 from plait.cli.output import Output
 from plait.kernels.launch.schedule import Schedule
 
@@ -66,7 +66,7 @@ def test_every_folder_but_the_core_is_a_question() -> None:
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_question_has_sentences_for_help_and_options_in_one_order(name: str) -> None:
     assert about(name).endswith((".", "?"))
-    listed = options_of(name).listed()
+    listed = QUESTIONS[name].listed()
     for f in listed:
         assert f.metadata["help"].endswith((".", ")"))
         assert f.metadata["metavar"] is None or f.metadata["metavar"].isupper()
@@ -82,7 +82,7 @@ def test_help_of_the_benchmarks_does_without_torch() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("name", [name for name in QUESTIONS if "repeats" in options_of(name).__annotations__])
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if "repeats" in QUESTIONS[name].__annotations__])
 def test_too_few_repeats(refused, name: str) -> None:
     assert "repeats 4: must be at least 5" in refused("bench", name, "--repeats", "4")
 
@@ -93,9 +93,7 @@ def test_phases_of_a_step(monkeypatch) -> None:
     monkeypatch.setattr("plait.bench.core.turns.time.perf_counter", lambda: next(now))
     laps = Laps(("a", "b"))
     for _ in range(3):
-        with laps.step() as mark:
-            mark()
-            mark()
+        laps.walk(lambda: iter([None, None]))
     assert {name: s.median for name, s in laps.spreads().items()} == {"a": 1.5, "b": 3.0}
     assert laps.total().median == 4.5
     assert laps.shares() == {"a %": pytest.approx(100 * 8 / 15), "b %": pytest.approx(100 * 7 / 15)}
@@ -152,9 +150,6 @@ def test_memory_of_a_step() -> None:
 
 
 def test_memory_that_nobody_knows(monkeypatch) -> None:
-    monkeypatch.setattr(memory, "give_back", lambda: None)
-    assert memory.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
-    monkeypatch.setattr(memory, "give_back", lambda: print)
     monkeypatch.setattr(memory, "Path", lambda name: Path("nowhere") / name.lstrip("/"))
     assert memory.extra_memory(steps.contenders(Case("rnn", 1, 1, 1, 1), "auto")["torch"]) is None
 
@@ -303,11 +298,11 @@ LONG = {
 
 
 def test_what_takes_long_has_a_quick_way() -> None:
-    assert {name for name in QUESTIONS if "quick" in {f.name for f in options_of(name).listed()}} == LONG
+    assert {name for name in QUESTIONS if "quick" in {f.name for f in QUESTIONS[name].listed()}} == LONG
 
 
 def test_quick_makes_smaller_what_was_not_given() -> None:
-    kind = options_of("schedule")
+    kind = QUESTIONS["schedule"]
     assert kind().some("batch", "size") == {"batch": 1000, "size": 1000}
     assert kind(quick=True).some("batch", "size") == {"batch": 100, "size": 200}
     assert kind(quick=True, size=1000).some("batch", "size") == {"batch": 100, "size": 1000}

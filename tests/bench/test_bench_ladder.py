@@ -13,14 +13,12 @@ from plait import engines
 from plait.bench.core import blas
 from plait.bench.core.report import Report
 from plait.bench.cuda.versions import versions
-from plait.bench.ladder import Options
 from plait.bench.ladder import measure as ladder
 from plait.bench.ladder import problem as ladder_problem
-from plait.bench.ladder import sections as ladder_sections
-from plait.bench.ladder.measure import goals
+from plait.bench.ladder.measure import alone, angle, angles, compare, exponent, goals
 from plait.bench.ladder.problem import problem
 from plait.bench.ladder.rungs import RUNGS, Autograd, QuadraticEngine, Rung
-from plait.bench.ladder.sections import alone, angle, angles, compare, exponent
+from plait.bench.questions import LadderOptions
 from plait.cells import CELLS
 from plait.data.series import airline
 from plait.engines import Layout, Needs, Weights
@@ -30,7 +28,7 @@ from plait.ladder.rungs import engine_deviation
 
 
 def test_the_problem_is_a_year_and_the_month_after_it() -> None:
-    found = problem(Options(hidden=4))
+    found = problem(LadderOptions(hidden=4))
     values = np.log(airline().values)
     values = (values - values.mean()) / values.std()
     assert found.windows.shape == (128, 13)  # 4 mini-batches of 32, the latest windows
@@ -47,7 +45,7 @@ def test_the_problem_is_a_year_and_the_month_after_it() -> None:
 
 
 def test_more_data_is_like_the_first_and_not_the_same() -> None:
-    small = problem(Options(hidden=4), 1)
+    small = problem(LadderOptions(hidden=4), 1)
     large = small.grown(3, 96)
     assert large.windows.shape == (384, 13)
     assert large.windows.dtype == np.float32
@@ -62,7 +60,7 @@ def test_more_data_is_like_the_first_and_not_the_same() -> None:
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_a_rung_takes_the_steps_of_torch(rung: Rung) -> None:
     """Two steps, from the same weights, in torch's own layer in float64."""
-    asked = replace(problem(Options(hidden=3), 1), batch=4)
+    asked = replace(problem(LadderOptions(hidden=3), 1), batch=4)
     asked = replace(asked, windows=asked.windows[:8, :6])
     made, reference = rung.make(asked.network()), Autograd(asked.network())
     reference.layer.double()
@@ -122,11 +120,10 @@ def test_another_loss_in_the_end_is_an_error() -> None:
 
 def test_a_rung_that_learns_something_else_stops_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     too_fast = Rung("too fast", lambda net: Autograd(replace(net, rate=0.101)))
-    monkeypatch.setattr(ladder_sections, "RUNGS", (*RUNGS[1:], too_fast))
-    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
+    monkeypatch.setattr(ladder, "RUNGS", (*RUNGS[1:], too_fast))
     monkeypatch.setattr(ladder_problem, "WINDOW", 3)
     with pytest.raises(PlaitError, match="rung 'too fast'"):
-        ladder.measure(Options(parts="rungs", quick=True, repeats=5))
+        ladder.measure(LadderOptions(parts="rungs", hidden=2, quick=True, repeats=5))
 
 
 def test_goals_are_the_papers() -> None:
@@ -142,7 +139,7 @@ def test_exponents_and_angles() -> None:
     assert angle(a, 3 * b) == pytest.approx(45)
     assert angle(a, -a) == pytest.approx(180)
     assert angle(a, 7 * a) == pytest.approx(0)
-    whole = problem(Options(hidden=4), 1)
+    whole = problem(LadderOptions(hidden=4), 1)
     learner = Autograd(whole.network(), "fused")
     rough, better, good = (angles(learner, replace(whole, batch=batch)) for batch in (1, 32, 128))
     assert (len(rough), len(better), len(good)) == (128, 4, 1)
@@ -163,12 +160,11 @@ def report() -> Report:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
         patch.setattr(ladder_problem, "WINDOW", 3)
-        patch.setattr(ladder_sections, "BLOCK", 0.0)
-        patch.setattr(ladder_sections, "REST", 0.0)
-        patch.setattr(ladder_sections, "SHORT_BLOCK", 0.0)
-        yield ladder.measure(Options(quick=True, repeats=5))
+        patch.setattr(ladder, "BLOCK", 0.0)
+        patch.setattr(ladder, "REST", 0.0)
+        patch.setattr(ladder, "SHORT_BLOCK", 0.0)
+        yield ladder.measure(LadderOptions(hidden=2, quick=True, repeats=5))
     torch.set_num_threads(before)
 
 
@@ -187,8 +183,8 @@ def test_every_rung_has_the_same_loss_and_its_place(report: Report) -> None:
 
 
 def test_numpy_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_sections, "BLOCK", 0.0)
-    asked = problem(Options(hidden=2), 1)
+    monkeypatch.setattr(ladder, "BLOCK", 0.0)
+    asked = problem(LadderOptions(hidden=2), 1)
     rows = alone(asked, asked.batches()[:1], 5)
     names = [row["NumPy on one thread"] for row in rows]
     assert names == [
@@ -225,10 +221,9 @@ def test_what_is_missing_is_named(report: Report) -> None:
     assert set(missing) <= set(report.remarks)
 
 
-def test_from_the_command_line(plait, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_problem, "QUICK_HIDDEN", 2)
+def test_from_the_command_line(plait) -> None:
     code, out, err = plait(
-        *("bench", "ladder", "--quick", "--parts", "descent", "--repeats", "5", "--threads", "1"),
+        *("bench", "ladder", "--quick", "--hidden", "2", "--parts", "descent", "--repeats", "5", "--threads", "1"),
         *("--json", "ladder.json", "--picture", "ladder.png"),
     )
     assert code == 0, err

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from plait.bench.core import malloc as mallocs
-from plait.bench.core.cases import Case
-from plait.bench.layers import Options, targets
+from plait.bench.core.steps import Case
 from plait.bench.layers import measure as layers
+from plait.bench.layers import targets
 from plait.bench.phases import measure as phases
+from plait.bench.questions import LayersOptions
 from plait.errors import PlaitError
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is not glibc")
@@ -49,7 +50,7 @@ def test_layers(plait, options: list[str]) -> None:
             assert (row[f"{name} MB"] < 100) if sys.platform == "linux" else (row[f"{name} MB"] is None)
 
 
-def settings_of_malloc(_: object, options: Options) -> tuple[list[layers.Row], list[str]]:
+def settings_of_malloc(_: object, options: LayersOptions) -> tuple[list[layers.Row], list[str]]:
     row = {"shape": "1,1,1,1,1", "cell": "gru", "slower": False, "deviation": 0.0, "where": "here"}
     row["malloc"] = options.malloc
     return [{**row, "threads": torch.get_num_threads(), "faster": os.environ.get("MALLOC_TRIM_THRESHOLD_")}], []
@@ -67,7 +68,7 @@ def test_malloc_is_tuned_in_a_process_of_its_own(monkeypatch) -> None:
     torch.set_num_threads(3)
     monkeypatch.setattr(layers, "measured", settings_of_malloc)
     for malloc, setting in (("tuned", str(1 << 32)), ("default", None)):
-        (row,) = layers.measure(Options(cells="gru", malloc=malloc, repeats=5)).rows
+        (row,) = layers.measure(LayersOptions(cells="gru", malloc=malloc, repeats=5)).rows
         assert (row["malloc"], row["faster"], row["threads"]) == (malloc, setting, 3)
     assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
     assert os.environ["MALLOC_MMAP_THRESHOLD_"] == "7"
@@ -81,7 +82,7 @@ def test_torch_touches_fresh_pages_unless_malloc_is_tuned() -> None:
     """Why a large LSTM of torch is slow as it comes."""
     faults = {}
     for malloc in ("default", "tuned"):
-        (row,) = layers.measure(Options(shapes="64,128,128,256,1", cells="lstm", malloc=malloc, repeats=5)).rows
+        (row,) = layers.measure(LayersOptions(shapes="64,128,128,256,1", cells="lstm", malloc=malloc, repeats=5)).rows
         faults[malloc] = row["torch faults"], row["plait faults"]
     assert faults["default"][0] > 1000
     assert max(faults["default"][1], *faults["tuned"]) < 20
@@ -160,7 +161,7 @@ def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
     }
     asked = []
 
-    def made_up(case: Case, options: Options, repeats: int) -> layers.Row:
+    def made_up(case: Case, options: LayersOptions, repeats: int) -> layers.Row:
         asked.append((case.B, repeats))
         low, faster, high = quartiles[asked[-1]]
         about = {"shape": case.shape, "cell": case.cell, "deviation": case.B / 1e7, "where": "output 0"}
@@ -168,7 +169,7 @@ def test_what_seems_slower_is_measured_again(monkeypatch) -> None:
 
     monkeypatch.setattr(layers, "compare", made_up)
     between = SimpleNamespace(between=iter)  # in place of the peak
-    rows, remarks = layers.search(cases, Options(random=4, repeats=5), between)
+    rows, remarks = layers.search(cases, LayersOptions(random=4, repeats=5), between)
     assert asked == [(1, 5), (2, 5), (3, 5), (4, 5), (2, 15), (3, 15), (4, 15)]
     assert [row["faster"] for row in rows] == [0.9, 0.9, 1.1, 2.0]
     assert remarks[0].startswith("4 shapes at random, half of them 1 times faster or more")

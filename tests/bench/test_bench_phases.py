@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from plait.bench.core.cases import Case
+from plait.bench.core.steps import Case
 from plait.bench.phases import rotate as phases_rotate
 from plait.tasks.rotate import Rotator, squared_error
 from plait.tasks.settings import RotateSettings

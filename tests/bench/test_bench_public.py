@@ -27,7 +27,7 @@ def small(monkeypatch) -> None:
     monkeypatch.setattr(public, "LEAST", 0.0)
     monkeypatch.setattr(public, "SMALL", ["10", "20"])
     gru = lambda: pair(nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3, requires_grad=True), None)  # noqa: E731
-    lstm = lambda: pair(nn.LSTM(3, 4, 2, batch_first=True), torch.rand(2, 6, 3), (torch.rand(2, 2, 4),) * 2)  # noqa: E731
+    lstm = lambda: pair(nn.LSTM(3, 4, 2, batch_first=True), torch.rand(2, 6, 3), torch.rand(2, 2, 2, 4))  # noqa: E731
     monkeypatch.setattr(public, "SCRIPTS", {"4154": gru, "81634": lstm})
 
 

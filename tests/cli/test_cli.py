@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from plait import cli
-from plait.bench import QUESTIONS, options_of
+from plait.bench import QUESTIONS
 from plait.tasks import memory
 from plait.training.run import Run
 from processes import hear
@@ -96,7 +96,7 @@ def test_help_of_a_benchmark_fits_a_narrow_terminal(plait, name: str) -> None:
     code, out, _ = plait("bench", name, "--help")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    options = ("threads", "json", *options_of(name).__annotations__)
+    options = ("threads", "json", *QUESTIONS[name].__annotations__)
     assert all(f"--{option} " in out for option in options if "_" not in option)
 
 

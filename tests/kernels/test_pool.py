@@ -368,7 +368,7 @@ def test_what_the_upper_layer_kept_serves_a_gradient_of_the_lower_one(monkeypatc
 # Prints how many pages a step touches for the first time, when it has run a few times.
 FAULTS = """
 import resource, sys, torch
-from plait.bench.core.cases import Case
+from plait.bench.core.steps import Case
 from plait.bench.core.steps import contenders
 
 def faults():

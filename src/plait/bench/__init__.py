@@ -1,37 +1,34 @@
-"""What `plait bench` measures: one folder for each question, and `core` for what they share.
+"""What `plait bench` measures: a folder for each question, `core` for what they share, and what can be asked.
 
-A folder's __init__ says what is asked (its docstring, whose first paragraph is for --help) and which options there are
-(`Options`). Its measure.py has `measure(options) -> Report`. Only measure.py and what it imports need torch, which
-takes seconds: --help imports the folders and nothing else.
+A question is a class of options (questions.py), and `measure(options) -> Report` in the measure.py of its folder. Only
+that and what it imports need torch, which takes seconds: --help does without it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .core.progress import lines
+from . import questions as questions
+from .options import Options
 
 if TYPE_CHECKING:
-    from .core.options import Options
     from .core.report import Report
 
-QUESTIONS = (
-    *("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks"),
-    *("classify", "time", "ladder", "peers", "public", "busy", "cuda"),
-)
+# in their order in questions.py, by the name of their folders
+QUESTIONS = {kind.__name__.removesuffix("Options").lower(): kind for kind in Options.__subclasses__()}
 
 
 def about(name: str) -> str:
     """What a question asks, for --help."""
-    return (import_module(f".{name}", __name__).__doc__ or "").split("\n\n")[0]
-
-
-def options_of(name: str) -> "type[Options]":
-    kind: type[Options] = import_module(f".{name}", __name__).Options
-    return kind
+    return (QUESTIONS[name].__doc__ or "").split("\n\n")[0]
 
 
 def measure(name: str, **given: Any) -> "Report":
-    options = options_of(name)(**given)
+    import torch
+
+    from .core.progress import lines
+
+    options = QUESTIONS[name](**given)
+    torch.manual_seed(options.seed)
     with lines():
         report: Report = import_module(f".{name}.measure", __name__).measure(options)
     return report

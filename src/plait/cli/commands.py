@@ -151,7 +151,7 @@ def check(seed: Seed = 0, threads: Threads = None, json: Json = None) -> None:
 
 
 def add_question(name: str) -> None:
-    listed = bench.options_of(name).listed()
+    listed = bench.QUESTIONS[name].listed()
     options = [make_option(f.name, f.type, f.default, f.metadata["help"], f.metadata["metavar"]) for f in listed]
 
     @bench_app.command(name, help=bench.about(name))

@@ -1,16 +1,8 @@
 """Batches from 100 to 1000, and layers up to 4096 units."""
 
-import torch
-
-from ... import engines
-from ...errors import between
-from ...tasks.settings import WIDEST
-from ..core.cases import Case, parse_cell
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.steps import contenders
-from ..core.turns import Row, take_turns
-from . import Options
+from ..core import Report, Row, take_turns, tracked
+from ..core.steps import Case, contenders
+from ..questions import BatchOptions
 
 STEPS = 10
 BATCHES = tuple(range(100, 1001, 100))
@@ -20,7 +12,7 @@ BATCH = 32  # for each of these sizes
 SPREAD = ("faster", "low", "high")
 
 
-def compare(case: Case, options: Options) -> Row:
+def compare(case: Case, options: BatchOptions) -> Row:
     seconds = take_turns(contenders(case, options.engine), options.repeats)
     row = {**seconds.faster("plait", than="torch").row("faster"), **seconds.ms()}
     for name in seconds:
@@ -29,11 +21,8 @@ def compare(case: Case, options: Options) -> Row:
     return row
 
 
-def measure(options: Options) -> Report:
-    size, cell = options.size, parse_cell(options.cell)
-    between("size", size, 1, WIDEST)
-    engines.check_name(options.engine)
-    torch.manual_seed(options.seed)
+def measure(options: BatchOptions) -> Report:
+    size, cell = options.size, options.cell
     cases = [({"batch": B}, Case(cell, B, STEPS, size, size)) for B in BATCHES]
     cases += [({"size": n, "T": T}, Case(cell, BATCH, T, n, n)) for n, T in SIZES.items()]
     rows = [{**about, **compare(case, options)} for about, case in tracked(cases)]

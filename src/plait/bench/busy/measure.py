@@ -8,14 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from ... import engines, system
+from ... import system
 from ...errors import PlaitError
-from ..core.cases import Case, parse_cells, parse_shapes
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.steps import contenders
-from ..core.turns import Row, take_turns
-from . import Options
+from ..core import Report, Row, take_turns, tracked
+from ..core.steps import Case, contenders, parse_shapes
+from ..questions import BusyOptions
 
 BUSY = """
 import sys, threading
@@ -28,10 +25,8 @@ LEAST, QUICK = 0.7, 0.3  # seconds of a measurement: far more than the time for 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """They end with this process, too: each reads from a pipe that then closes."""
-    found: list[subprocess.Popen[bytes]] = []
+    found = [subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) for _ in range(count)]
     try:
-        for _ in range(count):
-            found.append(subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE))
         yield
     finally:
         for process in found:
@@ -48,7 +43,7 @@ def on(threads: int, step: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def compare(case: Case, options: Options, threads: int) -> Row:
+def compare(case: Case, options: BusyOptions, threads: int) -> Row:
     """The best of the others is what a user could have had."""
     pair = contenders(case, options.engine).items()
     steps = {f"{name} {n}": on(n, step) for name, step in pair for n in (1, threads)}
@@ -65,14 +60,12 @@ def compare(case: Case, options: Options, threads: int) -> Row:
     return row
 
 
-def measure(options: Options) -> Report:
+def measure(options: BusyOptions) -> Report:
     threads = torch.get_num_threads()
     if not re.fullmatch(r"[0-9]{1,2}(,[0-9]{1,2})*", options.busy):
         raise PlaitError(f"busy '{options.busy}': expected numbers of processes, 0 to 99, such as 0,2,4.")
     counts = [int(text) for text in options.busy.split(",")]
-    engines.check_name(options.engine)
-    cases = parse_shapes(options.shapes, parse_cells(options.cells))
-    torch.manual_seed(options.seed)
+    cases = parse_shapes(options.shapes, options.cells.split(","))
     rows = []
     for count, case in tracked([(count, case) for count in counts for case in cases]):
         with busy_processes(count):

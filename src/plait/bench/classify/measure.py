@@ -15,13 +15,12 @@ from ...tasks.classify import Classify, read_all
 from ...tasks.dataset import Dataset
 from ...tasks.settings import ClassifySettings
 from ...training.loop import train
-from ..core.report import Report
-from ..core.turns import take_turns
-from . import Options
+from ..core import Report, take_turns
+from ..questions import ClassifyOptions
 
 SHAPE = (2400, 128, 9, 6)  # sequences, steps, columns, classes: the third paper's part of UCI HAR
 CELLS = ("implicit_gru", "gru", "lstm")
-SCRIPT = "a torch script, nn.GRU"
+MADE_UP, SCRIPT = "made up", "a torch script, nn.GRU"
 
 
 def made_up(seed: int) -> Source:
@@ -31,7 +30,7 @@ def made_up(seed: int) -> Source:
     waves = np.sin(np.arange(T)[:, None] * (1 + np.arange(C)) / 20)  # (T, C)
     rows = rng.normal(size=(n, T, D)) + waves.T[labels][:, :, None]
     found = RawSequences(list(rows), [str(k) for k in labels], [f"sequence {k + 1}" for k in range(n)])
-    return Source("made up", [str(d + 1) for d in range(D)], {"train": found})
+    return Source(MADE_UP, [str(d + 1) for d in range(D)], {"train": found})
 
 
 class Script:
@@ -39,7 +38,6 @@ class Script:
 
     def __init__(self, s: ClassifySettings, data: Dataset) -> None:
         D, C = len(data.columns), len(data.classes)
-        torch.manual_seed(s.seed)
         self.rnn = nn.GRU(D, s.hidden, s.layers, dropout=s.dropout if s.layers > 1 else 0.0)
         self.dropout, self.head = nn.Dropout(s.dropout), nn.Linear(s.hidden, C)
         self.model = nn.ModuleList([self.rnn, self.dropout, self.head])
@@ -76,18 +74,19 @@ class Script:
                 nn.functional.cross_entropy(self.logits(x, lengths), labels).item()
 
 
-def epoch(s: ClassifySettings, data: Dataset) -> Callable[[], Any]:
-    """The loop of `plait train classify`, for one epoch."""
-    settings = dataclasses.replace(s, epochs=1, patience=0)
-    return partial(train, Classify(settings, data), settings)
+def dataset(s: ClassifySettings) -> Dataset:
+    source = made_up(s.seed) if s.data == MADE_UP else read_all(s)
+    return Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed)
 
 
-def measure(options: Options) -> Report:
+def measure(options: ClassifyOptions) -> Report:
     given = options.some("hidden", "layers", "dropout", "seed")
-    s = ClassifySettings(data=options.data or "made up", batch=str(options.batch), lr=1e-3, **given)
-    source = read_all(s) if options.data else made_up(s.seed)
-    found = Dataset.of(source, validation=s.validation, test=s.test, missing=s.missing, seed=s.seed)
-    contenders = {f"plait, {cell}": epoch(dataclasses.replace(s, cell=cell), found) for cell in CELLS}
+    s = ClassifySettings(data=options.data or MADE_UP, batch=str(options.batch), lr=1e-3, epochs=1, patience=0, **given)
+    found = dataset(s)
+    contenders: dict[str, Callable[[], Any]] = {}
+    for cell in CELLS:  # the loop of `plait train classify`
+        mine = dataclasses.replace(s, cell=cell)
+        contenders[f"plait, {cell}"] = partial(train, Classify(mine, found), mine)
     contenders[SCRIPT] = Script(s, found)
     seconds = take_turns(contenders, options.repeats, least=0)
     train_part = found.parts["train"]

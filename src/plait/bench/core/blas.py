@@ -14,7 +14,7 @@ NAMES = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "o
 
 @cache
 def openblas() -> tuple[Any, Any] | None:
-    """OpenBLAS's `get` and `set` in NumPy's wheel; None where NumPy has another library, or one of the system's."""
+    """OpenBLAS's `get` and `set`, if it is in NumPy's wheel."""
     folder = Path(np.__file__).parent
     for file in sorted([*folder.with_name("numpy.libs").glob("*openblas*"), *folder.glob(".dylibs/*openblas*")]):
         library = ctypes.CDLL(str(file))

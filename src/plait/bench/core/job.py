@@ -39,15 +39,13 @@ def run_job(module: str, ranks: int, order: Mapping[str, Any]) -> Any:
 
 
 def run(folder: Path, module: str) -> int:
-    """What each process does -> its exit code. What takes seconds to import is imported when signals are heard."""
+    """What each process does -> its exit code. Slow imports are made when signals are heard."""
     from ...errors import PlaitError
     from ...ranks.group import join
     from ...ranks.heartbeat import LOST, Lost
 
     world = find(os.environ)
-    if world is None:
-        print("plait: this program is started by plait bench.", file=sys.stderr)
-        return 2
+    assert world is not None  # run_job started it
     group = join(world, TIMEOUT)
     try:
         with group.guarded():
@@ -59,11 +57,9 @@ def run(folder: Path, module: str) -> int:
         return 0
     except PlaitError as e:
         group.report(str(e))
-        if isinstance(e, Lost):
-            return LOST
-        if world.rank == 0:
+        if world.rank == 0 and not isinstance(e, Lost):
             print(f"plait: {e}", file=sys.stderr)
-        return 2
+        return LOST if isinstance(e, Lost) else 2
     finally:
         group.close(together=False)
 

@@ -13,25 +13,20 @@ from unittest.mock import patch
 
 import torch
 
-from ...errors import PlaitError, unknown
+from ...errors import PlaitError
 from ...kernels import libc
+from ...ranks.launch import KEEP
 
-ABOUT = {
-    "default": "malloc is as it comes",
-    "tuned": "malloc is told to keep its memory",
-}
-KEEP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}  # bytes
+ABOUT = {"default": "malloc is as it comes", "tuned": "malloc is told to keep its memory"}
 PR_SET_PDEATHSIG = 1
 
 
 def runner(malloc: str) -> Callable[..., Any]:
     """Calls a function with its arguments, with that malloc."""
-    if malloc not in ABOUT:
-        raise unknown("malloc", malloc, ABOUT)
     if malloc == "default":
         return lambda function, *args: function(*args)
     if platform.libc_ver()[0] != "glibc":
-        raise PlaitError("malloc 'tuned' is a setting of glibc, which this system does not have: leave --malloc out.")
+        raise PlaitError("malloc 'tuned' is a setting of glibc, which is not here: leave --malloc out.")
     return tuned
 
 

@@ -1,11 +1,8 @@
 """Memory that a step takes at its peak, and pages that it touches first."""
 
-import ctypes
 import gc
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ...kernels import libc, pool
 from .steps import Step
@@ -17,15 +14,12 @@ if sys.platform != "win32":
 def extra_memory(step: Step) -> float | None:
     """MB that a step, not the first, takes at its peak, with its gradients, beyond what is there before.
 
-    The system keeps the peak; None where it does not. What earlier steps left with the allocator is given back first.
+    None where the system does not keep the peak.
     """
-    trim = give_back()
-    if trim is None:
-        return None
     step.clear()
     gc.collect()  # garbage that is freed in the middle of the step would make its peak look smaller
     pool.release()  # the step has to take all that it needs
-    trim(0)
+    libc.trim()
     try:
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -33,10 +27,6 @@ def extra_memory(step: Step) -> float | None:
         return (resident("VmHWM") - before) / 1024
     except (OSError, KeyError):
         return None
-
-
-def give_back() -> Callable[[int], Any] | None:
-    return libc.find("malloc_trim", ctypes.c_size_t)  # type: ignore[no-any-return]
 
 
 def pages(step: Step, repeats: int) -> tuple[float, float] | tuple[None, None]:

@@ -1,7 +1,6 @@
 """The peak: what the register tile reaches on this machine from its first cache, on as many threads as the layers.
 
-It is the limit of what plait's kernels can reach, and is measured in the same run. Other work on the machine can only
-lower a sample, so the best of many counts.
+Other work on the machine can only lower a sample, so the best of many counts.
 """
 
 import time
@@ -20,7 +19,7 @@ Item = TypeVar("Item")
 
 FIRST_CACHE = 24 << 10  # bytes for rows and panel; all processors that plait knows have 32 KiB or more
 BURSTS = 15  # of a sample
-WORK = 1e8  # multiplications and additions of a thread in a burst: about a millisecond, so that some are undisturbed
+WORK = 1e8  # operations of a thread in a burst: about a millisecond
 EACH = 32  # tiles that a thread computes at a time
 
 

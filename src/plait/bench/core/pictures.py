@@ -1,14 +1,33 @@
-"""Sections of a question as panels of one picture."""
+"""A question that has several sections, as --parts names them, and their picture."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...tasks.pictures import check_picture, png
 from ...training.files import write_whole
+from ..options import chosen
+from .progress import tracked
+from .report import Report
 from .turns import Row
 
 Panel = tuple[set[str], str, Callable[[Any, Any], None]]  # columns that its rows have, title, what draws them
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
+
+
+def measure_sections(
+    question: str,
+    sections: Sequence[Callable[[Any], list[Row]]],
+    tables: Sequence[Sequence[str]],
+    panels: Sequence[Panel],
+    options: Any,
+) -> Report:
+    """Those that were asked for, one after another. Their docstrings are the remarks."""
+    named = {section.__name__: section for section in sections}
+    asked = {name: named[name] for name in chosen(options.parts, list(named), "--parts: section")}
+    rows = [row for name in tracked(list(asked)) for row in asked[name](options)]
+    draw(options.picture, rows, panels)
+    remarks = [f"{name}: {' '.join((section.__doc__ or '').split())}" for name, section in asked.items()]
+    return Report(question, tables, rows, remarks)
 
 
 def draw(picture: str | None, rows: Sequence[Row], panels: Sequence[Panel]) -> None:

@@ -3,7 +3,7 @@
 import os
 import platform
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,11 +19,11 @@ WIDTH = 100  # columns of a terminal that a table fits into
 class Report:
     question: str
     tables: Sequence[Sequence[str]]  # the columns of each; its rows are those that have all of them
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[dict[str, Any]]
     remarks: Sequence[str] = ()
     printed: int | None = None  # rows of a table that are printed, None: all; the JSON always has all
 
-    def rows_of(self, columns: Sequence[str]) -> list[Mapping[str, Any]]:
+    def rows_of(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         return [row for row in self.rows if row.keys() >= set(columns)]
 
 
@@ -49,7 +49,7 @@ def show(report: Report, output: Printer) -> None:
 
 
 def fitted(rows: list[list[str]]) -> list[list[list[str]]]:
-    """A table as it is, if it fits; else with names in several lines; else as several tables. rows: names first"""
+    """As it is, if it fits; else with names in several lines; else as several tables."""
     if width_of(rows) <= WIDTH:
         return [rows]
     names, *below = rows

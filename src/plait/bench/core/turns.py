@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -56,7 +55,7 @@ class Seconds(dict[str, list[float]]):
 
 
 def in_turn(items: Sequence[Item], k: int) -> Sequence[Item]:
-    """Forwards in even rounds, backwards in odd ones (A B C, C B A): what disturbs one also disturbs its neighbours."""
+    """Forwards in even rounds, backwards in odd ones (A B C, C B A)."""
     return items[::-1] if k % 2 else items
 
 
@@ -109,11 +108,9 @@ class Laps:
     def __init__(self, phases: Iterable[str]) -> None:
         self.phases, self.steps = list(phases), list[list[float]]()
 
-    @contextmanager
-    def step(self) -> Iterator[Callable[[], None]]:
-        """Inside it, a call of what it yields ends a phase."""
-        marks = [time.perf_counter()]
-        yield lambda: marks.append(time.perf_counter())
+    def walk(self, step: Callable[[], Iterator[None]]) -> None:
+        """A step that yields where a phase ends."""
+        marks = [time.perf_counter(), *(time.perf_counter() for _ in step())]
         self.steps.append([b - a for a, b in pairwise(marks)])
 
     def spreads(self) -> dict[str, Spread]:

@@ -1,9 +1,4 @@
-"""Versions 1 to 3: whole training steps in one kernel, compiled by numba-cuda, and what is copied for them.
-
-A step is a layer, a linear head on its last h, the mean squared error and the backward pass, as in the first paper. The
-weights are the host's, and it moves them down the gradient. Version 1: one thread runs the mini-batch. Version 2: a
-thread for each sample. Both pass host arrays, so numba copies every array to the device and back. Version 3: arrays
-that are only read are copied to the device and never back, and only results come back.
+"""Versions 1 to 3: whole training steps in one kernel, compiled by numba-cuda, and their copies: docs/cuda.md.
 
 With NUMBA_ENABLE_CUDASIM=1 numba's simulator runs them, without a device.
 """

@@ -1,4 +1,4 @@
-"""Training steps of the CUDA versions in turns with torch's own layer, each checked against float64 on the host."""
+"""Training steps of the CUDA versions in turns with torch's own layer."""
 
 import math
 
@@ -7,22 +7,20 @@ import torch
 from ...errors import PlaitError
 from ...kernels.cuda.gpu import interpreted
 from .. import about
-from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.turns import Row, take_turns
+from ..core import Report, Row, take_turns, tracked
+from ..core.steps import Case, check_one_layer, parse_shapes
 from ..ladder.rungs import Rung
 from ..peers.contenders.network import Network
 from ..peers.race import deviations, expected
-from . import Options
+from ..questions import CudaOptions
 from .versions import OnDevice, simulated, versions
 
 COLUMNS = ("shape", "cell", "engine", "ms", "low", "high", "torch / it", "off")
-MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more would take too long
+MOST_WORK = {"cuda v1": 2**27, "cuda v2": 2**31, "cuda v3": 2**31}  # operations of a step: more take long
 
 
-def measure(options: Options) -> Report:
-    cases = parse_shapes(options.shapes, parse_cells(options.cells))
+def measure(options: CudaOptions) -> Report:
+    cases = parse_shapes(options.shapes, options.cells.split(","))
     check_one_layer(cases, "the training steps are those")
     able, remarks = versions(simulators=True)
     if not able:
@@ -37,7 +35,7 @@ def measure(options: Options) -> Report:
     return Report(about("cuda"), [COLUMNS], rows, remarks)
 
 
-def rows_of(case: Case, able: list[Rung], options: Options) -> list[Row]:
+def rows_of(case: Case, able: list[Rung], options: CudaOptions) -> list[Row]:
     net = Network.drawn(case.cell, case.B, case.T, case.I, case.H, 1, rate=0.1, seed=options.seed)
     right, off, runs = expected(net), {}, {}
     for version in able:
@@ -46,14 +44,10 @@ def rows_of(case: Case, able: list[Rung], options: Options) -> list[Row]:
             off[version.name] = max(deviations(net, made.run(1), made.weights(), right).values())
             runs[version.name] = lambda made=made: made.run(1)
     seconds = take_turns(runs, options.repeats)
-    return [
-        {
-            "shape": case.shape,
-            "cell": case.cell,
-            "engine": name,
-            **seconds.spread(name).row("ms", 1e3),
-            "torch / it": seconds.median("torch") / seconds.median(name) if "torch" in seconds else None,
-            "off": off[name],
-        }
-        for name in runs
-    ]
+    rows = []
+    for name in runs:
+        row: Row = {"shape": case.shape, "cell": case.cell, "engine": name}
+        row |= seconds.spread(name).row("ms", 1e3)
+        row["torch / it"] = seconds.median("torch") / seconds.median(name) if "torch" in seconds else None
+        rows.append({**row, "off": off[name]})
+    return rows

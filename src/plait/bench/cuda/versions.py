@@ -1,5 +1,4 @@
-"""The CUDA versions as contenders, and whether they can run here: the first paper's 1 to 3, and engine cuda, which is
-version 4."""
+"""The CUDA versions as contenders, and whether they can run here. Version 4 is engine cuda."""
 
 import os
 from functools import cache, partial
@@ -67,7 +66,7 @@ def why_no_numba() -> str | None:
 
 
 def versions(*, simulators: bool) -> tuple[list[Rung], list[str]]:
-    """Those that can run here; and why the others cannot. simulators: they count as well, though they are slow."""
+    """Those that can run here; and why the others cannot. simulators: whether they count"""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     able, missing = list[Rung](), list[str]()
     for names, rungs, slowly, why_not in (

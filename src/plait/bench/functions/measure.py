@@ -10,10 +10,8 @@ from torch import Tensor
 from ... import engines
 from ...cells import Cell
 from ...engines import Layout, Weights
-from ...errors import between
-from ..core.progress import tracked
-from ..core.report import Report
-from . import Options
+from ..core import Report, tracked
+from ..questions import FunctionsOptions
 
 H, B = 16, 1 << 18  # one call computes so many units of so many sequences
 DRAWN = 1 << 22  # float64 numbers: all of them are too many
@@ -53,7 +51,7 @@ def on_kernel(cell: type[Cell], x: Tensor) -> Tensor:
 
 
 def floats(bound: float, step: int, *, negative: bool) -> Iterator[Tensor]:
-    """Every step-th float32 from 0 to the bound, in pieces; denormals count as 0 in the kernels, and are left out."""
+    """Every step-th float32 from 0 to the bound, in pieces, without denormals (0 in the kernels)."""
     first, last = (int(torch.tensor(v).view(torch.int32)) for v in (2.0**-125, bound))
     for start in range(first, last + 1, step * H * B):
         bits = torch.arange(start, min(start + step * H * B, last + 1), step, dtype=torch.int32)
@@ -103,10 +101,8 @@ def drawn(function: str, bound: float, count: int, *, negative: bool, seed: int 
     return errors(function, [torch.from_numpy(-sizes if negative else sizes)], np.longdouble)
 
 
-def measure(options: Options) -> Report:
+def measure(options: FunctionsOptions) -> Report:
     bound, step = options.bound, options.step
-    between("bound", bound, 1e-30, 1e6)
-    between("step", step, 1, 10**9)
     longer = np.finfo(np.longdouble).nmant > 60
     kinds = ["float32", "float64"] if longer else ["float32"]
     sides = [(name, negative) for name in FUNCTIONS for negative in (False, True) if not negative or name in BELOW]

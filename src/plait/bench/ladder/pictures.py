@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from ..core import Row
 from ..core.pictures import COLORS, Panel, factor, log_axes, plain, whiskers
-from ..core.turns import Row
 
 ERROR_BARS = {"lw": 0.8, "capsize": 2}
 

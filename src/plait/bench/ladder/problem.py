@@ -10,14 +10,11 @@ import torch
 from torch import nn
 
 from ...data.series import airline
-from ...errors import between
-from ...tasks.settings import WIDEST
 from ..peers.contenders.network import WEIGHTS, Array, Network, Weights
 from ..peers.contenders.with_torch import modules
-from . import Options
+from ..questions import LadderOptions
 
 WINDOW, BATCH, RATE = 12, 32, 0.1
-HIDDEN, QUICK_HIDDEN = 64, 8
 EPOCHS = 5  # as in the paper
 NOISE = 0.02  # what makes the windows of a larger dataset differ
 Batches = list[tuple[Array, Array]]
@@ -63,15 +60,13 @@ def cut(samples: Array) -> tuple[Array, Array]:  # (B, T + 1) -> (T, B, 1), (B, 
     return np.ascontiguousarray(samples[:, :-1].T)[..., None], samples[:, -1:].copy()
 
 
-def problem(options: Options, epochs: int = EPOCHS) -> Problem:
+def problem(options: LadderOptions, epochs: int = EPOCHS) -> Problem:
     """The latest windows of the logarithms, in units of their spread, that fill whole mini-batches."""
-    H = options.hidden if options.hidden is not None else QUICK_HIDDEN if options.quick else HIDDEN
-    between("hidden", H, 1, WIDEST)
     values = np.log(airline().values)
     values = ((values - values.mean()) / values.std()).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW + 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        parameters = [*nn.LSTM(1, H).parameters(), *nn.Linear(H, 1).parameters()]
+        parameters = [*nn.LSTM(1, options.hidden).parameters(), *nn.Linear(options.hidden, 1).parameters()]
     weights = dict(zip(WEIGHTS, (p.detach().numpy().copy() for p in parameters), strict=True))
     return Problem(windows[len(windows) % BATCH :].copy(), weights, epochs, seed=options.seed)

@@ -38,7 +38,6 @@ class Rung:
 class Autograd(Torch):
     """A layer of torch's or plait's, a linear head, autograd, and one call that moves all weights.
 
-    `autograd.grad` hands the gradients over; `backward` would store them, and something would have to clear them again.
     The head reads the last state: the last row of all outputs would need a gradient as long as the sequence.
     """
 

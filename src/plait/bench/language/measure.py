@@ -1,23 +1,24 @@
-"""A training step in turns, phase by phase."""
+"""A training step in turns, phase by phase.
+
+plait's task; the same with torch.nn's layer in it; and a PyTorch script. All have the same optimizer and data.
+"""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ...data.text_batches import Streams
-from ...errors import PlaitError, between
+from ...errors import PlaitError
 from ...layers import restore, state_of, states_of
 from ...tasks.corpus import Corpus
 from ...tasks.language import Language
 from ...tasks.settings import LanguageSettings
 from ...training.crew import clip
-from ..core.cases import parse_cell
-from ..core.report import Report
-from ..core.turns import Laps, take_turns
-from . import Options
+from ..core import Laps, Report, Row, take_turns
+from ..questions import LanguageOptions
 
 LR, CLIP = 20.0, 0.25  # Zaremba's 1 and 5, for the mean over 20 steps instead of the sum
 PHASES = ("layers", "softmax", "backward", "clipping", "optimizer")
@@ -45,20 +46,23 @@ class Trainer:
 
     def __call__(self) -> None:
         for _ in range(self.count):
-            with self.laps.step() as mark:
-                state, loss_of = self.forward()
-                self.state = state_of(tuple(s.detach() for s in states_of(state)))
-                mark()
-                loss = loss_of()
-                mark()
-                self.optimizer.zero_grad()
-                loss.backward()
-                mark()
-                self.clip(self.parameters, CLIP)
-                mark()
-                self.optimizer.step()
-                mark()
+            self.laps.walk(self.step)
             self.at += 1
+
+    def step(self) -> Iterator[None]:
+        """Phase by phase."""
+        state, loss_of = self.forward()
+        self.state = state_of(tuple(s.detach() for s in states_of(state)))
+        yield
+        loss = loss_of()
+        yield
+        self.optimizer.zero_grad()
+        loss.backward()
+        yield
+        self.clip(self.parameters, CLIP)
+        yield
+        self.optimizer.step()
+        yield
 
 
 class Script(Trainer):
@@ -85,24 +89,21 @@ class Script(Trainer):
         return state, lambda: nn.functional.cross_entropy(model.decoder(h).flatten(0, 1), y.flatten())
 
 
-def measure(options: Options) -> Report:
-    count, cell = options.count, parse_cell(options.cell)
-    between("count", count, 1, 10**6)
+def measure(options: LanguageOptions) -> Report:
+    count, cell = options.count, options.cell
     given = options.some("data", "cell", "hidden", "layers", "steps", "softmax", "seed")
     settings = LanguageSettings(batch=str(options.batch), **given)
     task = Language(settings, Corpus.read(settings))
     trainers = contenders(task, count)
     seconds = take_turns(trainers, options.repeats, least=0)
-    rows = [
-        {
-            "what": name,
-            "tokens/s": count * options.batch * options.steps / seconds.median(name),
-            "ms/step": seconds.median(name) / count * 1e3,
-            **seconds.faster("plait", than=name).row("plait is faster"),
-            **trainer.laps.shares(),
-        }
-        for name, trainer in trainers.items()
-    ]
+    rows = []
+    for name, trainer in trainers.items():
+        t = seconds.median(name) / count  # of a step
+        row: Row = {"what": name}
+        row["tokens/s"] = options.batch * options.steps / t
+        row["ms/step"] = t * 1e3
+        row |= seconds.faster("plait", than=name).row("plait is faster")
+        rows.append(row | trainer.laps.shares())
     return Report(
         f"How many tokens a second? {task.corpus.name}, {len(task.vocabulary):,} words, {cell} {options.layers} x "
         f"{options.hidden}, batch {options.batch}, {options.steps} steps",
@@ -119,7 +120,6 @@ def measure(options: Options) -> Report:
 
 
 def contenders(task: Language, count: int) -> dict[str, Trainer]:
-    """The task; the task with torch's layer; the script."""
     s, tokens = task.settings, len(task.corpus.parts["train"].ids)
     if tokens < int(s.batch) * (2 * s.steps + 1):
         expected = f"expected enough for {s.batch} x {s.steps} twice"

@@ -8,19 +8,16 @@ from statistics import median
 import torch
 
 from ... import cells, engines
-from ...errors import PlaitError, between
+from ...errors import PlaitError
 from ...kernels.emit.target import host
 from ...ladder.compare import deviation, outputs_and_gradients
-from ..core import malloc
-from ..core.cases import Case, parse_cells, parse_shapes
+from ..core import Report, Row, malloc, take_turns, tracked
 from ..core.memory import extra_memory, pages
 from ..core.peak import Peak
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.steps import contenders
-from ..core.turns import Row, take_turns
+from ..core.steps import Case, contenders, parse_shapes
 from ..phases import measure as phases
-from . import Options, targets
+from ..questions import LayersOptions
+from . import targets
 
 SHAPES = (
     "32,12,1,32,1 48,24,7,24,3 1,128,64,64,1 32,128,64,64,1 128,30,8,128,2 100,128,9,100,2 64,128,128,256,1 "
@@ -51,7 +48,7 @@ def draw(count: int, names: Sequence[str], seed: int) -> list[Case]:
     return cases
 
 
-def compare(case: Case, options: Options, repeats: int) -> Row:
+def compare(case: Case, options: LayersOptions, repeats: int) -> Row:
     pair = contenders(case, options.engine, options.input_gradient)
     seconds = take_turns(pair, repeats)
     faster = seconds.faster("plait", than="torch")
@@ -75,7 +72,7 @@ def compare(case: Case, options: Options, repeats: int) -> Row:
     return row
 
 
-def search(cases: Sequence[Case], options: Options, peak: Peak) -> tuple[list[Row], list[str]]:
+def search(cases: Sequence[Case], options: LayersOptions, peak: Peak) -> tuple[list[Row], list[str]]:
     """The rows, worst first. What seems slower is measured again: of many shapes, some seem so by chance."""
     again = AGAIN * options.repeats
     rows = [compare(case, options, options.repeats) for case in peak.between(tracked(cases))]
@@ -91,7 +88,7 @@ def search(cases: Sequence[Case], options: Options, peak: Peak) -> tuple[list[Ro
 
 
 def add_phases(rows: Sequence[Row], repeats: int) -> None:
-    """The phases of those that reach least of the target: their shares in %, and their rows as of `bench phases`."""
+    """Of those that reach least of the target, as columns and as rows of `bench phases`."""
     worst = sorted(rows, key=lambda row: row["reach"])[:PRINTED]
     for row in tracked([row for row in worst if row["engine"] == "fused"]):
         some = phases.split(Case(row["cell"], *map(int, row["shape"].split(","))), repeats)
@@ -99,7 +96,7 @@ def add_phases(rows: Sequence[Row], repeats: int) -> None:
         row["phases"] = some
 
 
-def measured(cases: Sequence[Case], options: Options) -> tuple[list[Row], list[str]]:
+def measured(cases: Sequence[Case], options: LayersOptions) -> tuple[list[Row], list[str]]:
     """-> the rows, and what is to be said about them"""
     torch.manual_seed(options.seed)
     peak, more = Peak(), list[str]()
@@ -113,9 +110,8 @@ def measured(cases: Sequence[Case], options: Options) -> tuple[list[Row], list[s
     return rows, [*more, str(peak), targets.verdict(rows)]
 
 
-def measure(options: Options) -> Report:
-    names, at_random = parse_cells(options.cells), options.random is not None
-    engines.check_name(options.engine)
+def measure(options: LayersOptions) -> Report:
+    names, at_random = options.cells.split(","), options.random is not None
     run = malloc.runner(options.malloc)
     if options.random is None:
         usual = QUICK if options.quick else SHAPES
@@ -123,7 +119,6 @@ def measure(options: Options) -> Report:
     elif options.shapes is not None:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:
-        between("random", options.random, 1, 10_000)
         cases = draw(options.random, names, options.seed)
     rows, more = run(measured, cases, options)
     gradients = "of parameters and input" if options.input_gradient else "of the parameters"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.turns import Row
+from ..core import Row
 
 FASTER = {"lstm": 1.15, "gru": 1.5, "rnn": 1.3}  # times, than torch's with a malloc that keeps its memory
 NEAR = 88.0  # % of the peak: then it need not be faster
@@ -30,13 +30,14 @@ def judged(row: Mapping[str, Any], peak: float, lanes: int) -> Row:
     B, _, _, H, _ = map(int, row["shape"].split(","))
     share = row["GFLOP/s"] / peak * 100
     ms = row["plait ms"] * share / 100
+    reached = reach(row["cell"], B, H, lanes, faster=row["faster"], share=share, ms=ms)
     return {
         **row,
         "peak GFLOP/s": peak,
         "peak ms": ms,
         "plait %": share,
         "torch %": share * row["plait ms"] / row["torch ms"],
-        "reach": reach(row["cell"], B, H, lanes, faster=row["faster"], share=share, ms=ms),
+        "reach": reached,
     }
 
 

@@ -1,4 +1,8 @@
-"""The loop's own share of a run: of a task of one weight, and of the airline forecaster."""
+"""The loop's own share of a run: of a task of one weight, and of the airline forecaster.
+
+The calls that any loop must make are timed where they are made; the rest of the wall clock is the loop's own. The
+difference of two runs, one of them without the loop, would be lost in noise: 0.02 ms of 3.
+"""
 
 import dataclasses
 import functools
@@ -14,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from ...data.sampler import Sampler
-from ...errors import between
 from ...tasks.forecast import Forecast, load_data
 from ...tasks.settings import ForecastSettings
 from ...training import crew
@@ -22,9 +25,8 @@ from ...training.checkpoint import State
 from ...training.loop import train
 from ...training.run import Run
 from ...training.task import Task
-from ..core.report import Report
-from ..core.turns import spread
-from . import Options
+from ..core import Report, spread
+from ..questions import LoopOptions
 
 
 class Tiny(Task):
@@ -90,9 +92,8 @@ def one_run(task: Tiny | Forecast, settings: ForecastSettings) -> tuple[float, f
     return whole, checkpoints.seconds, whole - calls.seconds - checkpoints.seconds
 
 
-def measure(options: Options) -> Report:
+def measure(options: LoopOptions) -> Report:
     steps, seed = options.steps, options.seed
-    between("steps", steps, 1, 10**6)
     settings = ForecastSettings(seed=seed, patience=0)
     airline = Forecast(settings, load_data(settings))
     epochs = max(1, steps // len(airline.sampler))

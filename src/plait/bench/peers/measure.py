@@ -3,18 +3,16 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import about
-from ..core.options import chosen
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.turns import Row, Seconds, Spread, take_turns
-from . import Options
+from ..core import Report, Row, Seconds, Spread, tracked
+from ..core.turns import in_turn
+from ..options import chosen
+from ..questions import PeersOptions
 from .contenders.network import Network
 from .race import SAME_CHANGE, SAME_LOSS, Failed, Process, expected
 from .table import PEERS
@@ -72,33 +70,24 @@ class Course:
         found = self.race(row, ready, repeats)
         rows = [dict(zip(NETWORKS, (row, cell, *sizes, right[0]), strict=True))]
         for name in self.names:
-            rows.append({"row": row, "peer": name, **dict.fromkeys(TIMES[2:])})
+            why = "missing" if name in self.missing else "failed" if cell in PEERS[name].cells else "not written"
+            rows.append({"row": row, "peer": name, **dict.fromkeys(TIMES[2:]), "ms": why})
             if name in found:
-                process = self.processes[name]
                 rows[-1] |= found.spread(name).row("ms", 1e3)
-                rows[-1] |= {"off": process.off, "ready s": process.ready}
+                rows[-1] |= {"off": self.processes[name].off, "ready s": self.processes[name].ready}
                 rows[-1]["times"] = found.faster(US, than=name).median if US in found else None
-            elif name in self.missing:
-                rows[-1]["ms"] = "missing"
-            else:
-                rows[-1]["ms"] = "failed" if cell in PEERS[name].cells else "not written"
         return [*rows, *self.ours(row, found)]
 
     def race(self, row: str, names: Sequence[str], repeats: int) -> Seconds:
         """Seconds of a step, once per repeat, of those who do not fail."""
-        now, racing = 0.0, set(names)
-
-        def turn(name: str) -> None:
-            nonlocal now
-            if name in racing:
-                racing.remove(name)
+        found = Seconds({name: [] for name in names})
+        for k in range(repeats):
+            for name in in_turn(list(found), k):
                 with self.asking(name, row) as process:
-                    now += process.block()
-                    racing.add(name)
-
-        calls = {name: partial(turn, name) for name in names}
-        seconds = take_turns(calls, repeats, warm=False, least=0, clock=lambda: now)
-        return Seconds({name: values for name, values in seconds.items() if name in racing})
+                    found[name].append(process.block())
+                if name not in self.processes:
+                    del found[name]
+        return found
 
     def ours(self, row: str, found: Seconds) -> list[Row]:
         """What follows for plait, and where the time of a small step goes."""
@@ -129,7 +118,7 @@ def verdict(row: str, found: Mapping[str, Spread]) -> Row:
     return dict(zip(VERDICTS, (row, best, found[best].median * 1e3, t.median * 1e3, said), strict=True))
 
 
-def measure(options: Options) -> Report:
+def measure(options: PeersOptions) -> Report:
     names = [US, *(name for name in chosen(options.only, list(PEERS), "--only: peer") if name != US)]
     cases = chosen(options.rows, list(CASES), "--rows: network")
     if options.quick and options.rows is None:
@@ -137,19 +126,18 @@ def measure(options: Options) -> Report:
     if options.install:
         for name in names:
             PEERS[name].install()
-    threads, found = torch.get_num_threads(), []
+    threads, block = torch.get_num_threads(), QUICK_BLOCK if options.quick else BLOCK
     with tempfile.TemporaryDirectory(prefix="plait-", ignore_cleanup_errors=True) as folder:
         course = Course(names, Path(folder), threads)
         try:
-            for row in tracked(cases):
-                found += course.run(row, options.repeats, QUICK_BLOCK if options.quick else BLOCK, options.seed)
+            rows = [row for case in tracked(cases) for row in course.run(case, options.repeats, block, options.seed)]
         finally:
             for process in course.processes.values():
                 process.end()
     return Report(
         about("peers"),
         [NETWORKS, TIMES, VERDICTS, PROFILE],
-        found,
+        rows,
         [
             f"float32, {threads} threads, processes in turns. ms: median and quartiles of {options.repeats} blocks.",
             "times: how many times plait's time, median of the turns. ready s: import, compile and the first step.",

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...errors import PlaitError
-from ..core.malloc import KEEP
+from ...ranks.launch import KEEP
 from . import contenders
 from .contenders.network import WEIGHTS, Network, Weights
 from .contenders.with_torch import modules
@@ -107,9 +107,7 @@ def environment(peer: Peer, threads: int, folder: Path) -> dict[str, str]:
     env |= KEEP if platform.libc_ver()[0] == "glibc" else {}
     env["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     env["PYTENSOR_FLAGS"] = f"base_compiledir={folder / 'pytensor'}"
-    paths = (
-        [] if peer.own else [str(ROOT), env.get("PYTHONPATH", "")]
-    )  # an environment of its own has all that it needs
+    paths = [] if peer.own else [str(ROOT), env.get("PYTHONPATH", "")]  # one of its own has all that it needs
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -136,13 +134,8 @@ def deviations(net: Network, loss: float, weights: Weights, right: Right) -> dic
 def compare(net: Network, loss: float, weights: Weights, right: Right) -> float:
     """-> the largest deviation of a weight's change; Failed if it is not the same network or step."""
     found = deviations(net, loss, weights, right)
-    off = found.pop("loss")
-    refuse(f"loss {loss:.7g}", off, SAME_LOSS)
     for name, off in found.items():
-        refuse(f"change of {name}", off, SAME_CHANGE)
-    return max(found.values())
-
-
-def refuse(what: str, off: float, most: float) -> None:
-    if not off <= most:
-        raise Failed(f"refused: its {what} is off by {off:.1e}, at most {most:.0e} is the same")
+        what, most = (f"loss {loss:.7g}", SAME_LOSS) if name == "loss" else (f"change of {name}", SAME_CHANGE)
+        if not off <= most:
+            raise Failed(f"refused: its {what} is off by {off:.1e}, at most {most:.0e} is the same")
+    return max(off for name, off in found.items() if name != "loss")

@@ -9,9 +9,9 @@ from shutil import which
 
 from ...errors import PlaitError
 from ...kernels.launch.cache import folder
+from .contenders.network import GATES
 
 COMPILERS = ("c++", "g++", "clang++")
-ALL = ("lstm", "gru", "rnn")
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Peer:
     module: str  # contenders/with_MODULE.py
     variant: str = ""
     needs: str | None = None  # a package to import
-    own: str | None = None  # what pip installs in an environment of its own, where it does not go with plait's packages
+    own: str | None = None  # what pip installs in an environment of its own
     compiler: bool = False  # a C++ compiler is called
-    cells: tuple[str, ...] = ALL  # those that were written
+    cells: tuple[str, ...] = tuple(GATES)  # those that were written
 
     @property
     def home(self) -> Path:

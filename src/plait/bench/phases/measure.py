@@ -1,21 +1,21 @@
 """The phases of a layer's step; `rotate` has those of the fourth paper's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 
 from ... import cells
 from ...engines import Layout, Weights
 from ...engines.fused import FusedEngine
-from ...errors import PlaitError, unknown
+from ...errors import PlaitError
 from .. import about
-from ..core.cases import Case, check_one_layer, parse_cells, parse_shapes
+from ..core import Laps, Report, Row, take_turns, tracked
 from ..core.peak import Peak
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.steps import Step, contenders
-from ..core.turns import Laps, Row, Seconds, take_turns
-from . import Options, rotate
+from ..core.steps import Case, Step, check_one_layer, contenders, parse_shapes
+from ..questions import PhasesOptions
+from . import rotate
+from .rotate import Run
 
 PHASES = ("Wx", "forward", "backward", "d_w", "d_x", "d_b")
 SHAPE, CELL = "32,128,64,64,1", "lstm"
@@ -26,36 +26,33 @@ REMARKS = [
 ]
 
 
-class Phased:
+def phased(case: Case, step: Step) -> Run:
     """A step of one layer, phase by phase."""
+    cell, layout, engine = cells.get(case.cell), Layout(case.T, case.B), FusedEngine()
+    w = Weights.of(cell, [p.detach() for p in step.layer.parameters()], bias=True)
+    x, d_y = (t.detach().flatten(0, 1) for t in (step.x, step.d_y))  # rows
+    others = [None] * (len(cell.states) - 1)
 
-    def __init__(self, case: Case, step: Step) -> None:
-        self.cell, self.layout, self.engine = cells.get(case.cell), Layout(case.T, case.B), FusedEngine()
-        self.w = Weights.of(self.cell, [p.detach() for p in step.layer.parameters()], bias=True)
-        self.x, self.d_y = (t.detach().flatten(0, 1) for t in (step.x, step.d_y))  # rows
-        self.laps = Laps(PHASES)
+    def run() -> Iterator[None]:
+        p = engine.prepare(cell, w, lasting=False)
+        wx = engine.project(p, x)
+        yield
+        _, tape = engine.recur(p, wx, None, layout)
+        yield
+        assert tape is not None
+        d, _ = engine.recur_vjp(p, tape, [d_y, *others], [None, *others], spend=True)
+        yield
+        torch.mm(d.d_wx.t(), x)
+        for part in d.d_rh:
+            torch.mm(part.t(), tape.before_all(0))
+        yield
+        engine.input_gradient(p, d)
+        yield
+        for part in [d.d_wx] if len(d.d_rh) == 1 else [d.d_wx, *d.d_rh]:  # one sum serves both biases, if it can
+            part.sum(0)
+        yield
 
-    def __call__(self) -> None:
-        engine, states = self.engine, len(self.cell.states)
-        p = engine.prepare(self.cell, self.w, lasting=False)
-        with self.laps.step() as mark:
-            wx = engine.project(p, self.x)
-            mark()
-            _, tape = engine.recur(p, wx, None, self.layout)
-            mark()
-            assert tape is not None
-            d_states = [self.d_y, *[None] * (states - 1)]
-            d, _ = engine.recur_vjp(p, tape, d_states, [None] * states, spend=True)
-            mark()
-            torch.mm(d.d_wx.t(), self.x)
-            for part in d.d_rh:
-                torch.mm(part.t(), tape.before_all(0))
-            mark()
-            engine.input_gradient(p, d)
-            mark()
-            for part in [d.d_wx] if len(d.d_rh) == 1 else [d.d_wx, *d.d_rh]:  # one sum serves both biases, if it can
-                part.sum(0)
-            mark()
+    return run
 
 
 def work(case: Case) -> dict[str, int]:
@@ -67,13 +64,15 @@ def work(case: Case) -> dict[str, int]:
 
 def split(case: Case, repeats: int) -> list[Row]:
     step = contenders(case, "fused", input_gradient=True)["plait"]
-    phased = Phased(case, step)
-    seconds = take_turns({"phases": phased, "step": step}, repeats)
-    return rows_of(case, phased.laps, seconds, work(case))
+    return race(case, PHASES, phased(case, step), step, work(case), repeats)
 
 
-def rows_of(case: Case, laps: Laps, seconds: Seconds, work: Mapping[str, int]) -> list[Row]:
-    """Each phase, their sum, and the whole step beside it. work: as of work(), by phase"""
+def race(
+    case: Case, phases: Iterable[str], run: Run, step: Callable[[], None], work: Mapping[str, int], repeats: int
+) -> list[Row]:
+    """Each phase, their sum, and the whole step in turns with them. work: as of work(), by phase"""
+    laps = Laps(phases)
+    seconds = take_turns({"phases": partial(laps.walk, run), "step": step}, repeats)
     total, everything = laps.total(), sum(work.values())
     work = {**work, "sum": everything, "step": everything}
     rows = []
@@ -84,23 +83,20 @@ def rows_of(case: Case, laps: Laps, seconds: Seconds, work: Mapping[str, int]) -
     return rows
 
 
-def measure(options: Options) -> Report:
-    if options.task not in (None, "rotate"):
-        raise unknown("task", options.task, ["rotate"])
+def measure(options: PhasesOptions) -> Report:
     shape, cell = (rotate.SHAPE, rotate.CELL) if options.task else (SHAPE, CELL)
     shapes = shape if options.shapes is None else options.shapes
     names = cell if options.cells is None else options.cells
-    cases = parse_shapes(shapes, parse_cells(names))
+    cases = parse_shapes(shapes, names.split(","))
     check_one_layer(cases, "the phases are those")
     if options.task and len(cases) > 1:
         raise PlaitError(f"shapes '{shapes}' and cells '{names}': task rotate takes one of each.")
-    torch.manual_seed(options.seed)
     peak, rows = Peak(), list[Row]()
     question, columns, remarks = about("phases"), list(COLUMNS), REMARKS
     for case in peak.between(tracked(cases)):
         if options.task:
-            laps, seconds, apart = rotate.split(case, options.repeats)
-            rows = rows_of(case, laps, seconds, rotate.work(case))
+            run, step, apart = rotate.contenders(case)
+            rows = race(case, rotate.PAPER, run, step, rotate.work(case), options.repeats)
             papers = {**rotate.PAPER, "sum": sum(rotate.PAPER.values())}
             rows = [{**row, "paper %": papers.get(row["phase"])} for row in rows]
             question, columns = rotate.QUESTION, list(rotate.COLUMNS)

@@ -1,8 +1,7 @@
-"""The scripts of the reports, written anew from what they time, with torch's layers and with plait's."""
+"""The scripts of the reports, written anew from what they time."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,13 +13,11 @@ from ...errors import PlaitError, between
 from ...ladder.compare import worst
 from ...tasks.memory import check_layer
 from .. import about
-from ..core import malloc
-from ..core.options import chosen
-from ..core.progress import tracked
-from ..core.report import Report
+from ..core import Report, Row, Seconds, malloc, take_turns, tracked
 from ..core.steps import Step, packing
-from ..core.turns import Row, Seconds, enough, take_turns
-from . import Options
+from ..core.turns import enough
+from ..options import chosen
+from ..questions import PublicOptions
 from .reports import OTHER, PACKED
 
 LEAST = 0.05  # seconds of a block of steps
@@ -76,18 +73,8 @@ def packed(L: int, B: int, I: int, H: int) -> Scripts:
     }
 
 
-def gru() -> Scripts:
-    """pytorch/rl#4154. TorchRL's benchmark wants the gradient of the input, too."""
-    return pair(nn.GRU(32, 128, batch_first=True), torch.randn(64, 32, 32, requires_grad=True), None)
-
-
-def amd() -> Scripts:
-    """pytorch#81634"""
-    state = torch.rand(2, 8, 256), torch.rand(2, 8, 256)
-    return pair(nn.LSTM(256, 256, 2, batch_first=True), torch.rand(8, 2000, 256), state)
-
-
-def pair(theirs: nn.LSTM | nn.GRU, x: Tensor, state: Any) -> Scripts:
+def pair(theirs: nn.LSTM | nn.GRU, x: Tensor, states: Tensor | None) -> Scripts:
+    state: Any = None if states is None else tuple(states)
     (B, T, I), H = x.shape, theirs.hidden_size
     check_layer(B, T, I, H, theirs.all_weights[0][1].shape[0], theirs.num_layers, of=2)
     ours = layers.accelerate(copy.deepcopy(theirs))
@@ -97,7 +84,11 @@ def pair(theirs: nn.LSTM | nn.GRU, x: Tensor, state: Any) -> Scripts:
     }
 
 
-SCRIPTS = {"4154": gru, "81634": amd}
+SCRIPTS: dict[str, Callable[[], Scripts]] = {
+    # TorchRL's benchmark wants the gradient of the input, too
+    "4154": lambda: pair(nn.GRU(32, 128, batch_first=True), torch.randn(64, 32, 32, requires_grad=True), None),
+    "81634": lambda: pair(nn.LSTM(256, 256, 2, batch_first=True), torch.rand(8, 2000, 256), torch.rand(2, 2, 8, 256)),
+}
 
 
 def checked(scripts: Scripts, expected: str, what: str) -> float:
@@ -121,60 +112,49 @@ def race(scripts: Scripts, repeats: int) -> dict[str, Seconds]:
     return {phase: Seconds({name: s.seconds[phase] for name, s in scripts.items()}) for phase in ORDER}
 
 
-def raced(scripts: Scripts, theirs: str, what: str, repeats: int) -> Iterator[tuple[str, Seconds, Row]]:
-    """What is timed, its seconds, and what all rows have; the quartiles are for the JSON file."""
+def rows_of(asked: int | str, sizes: Sequence[int], repeats: int) -> Iterator[Row]:
+    """What a report timed; the quartiles are for the JSON file. asked: an L of 149194, or another report"""
+    if isinstance(asked, int):
+        scripts, theirs, what = packed(asked, *sizes), "packed", f"L {asked}"
+        told: Mapping[str, float | None] = dict(zip(ORDER, PACKED[asked], strict=False))
+    else:
+        scripts, theirs, what, told = SCRIPTS[asked](), "torch", f"#{asked}", OTHER[asked]
     deviation = checked(scripts, theirs, what)
+    (B, T, I), layer = scripts[theirs].x.shape, scripts[theirs].layer
     for timed, seconds in race(scripts, repeats).items():
-        common: Row = {"timed": timed, "deviation": deviation}
-        common["repeats"] = len(seconds["plait"])
-        common |= seconds.faster("plait", than=theirs).row("faster")
+        if timed not in told:
+            continue
+        row: Row = {"timed": timed, "deviation": deviation, "repeats": len(seconds["plait"])}
+        row |= seconds.faster("plait", than=theirs).row("faster")
         for name in seconds:
             t = seconds.spread(name)
-            common[f"{name} quartiles"] = [t.low * 1e3, t.high * 1e3]
-        yield timed, seconds, common
+            row[f"{name} quartiles"] = [t.low * 1e3, t.high * 1e3]
+        if isinstance(asked, int):
+            row |= {"L": asked, **seconds.ms(""), "report %": told[timed]}
+            for column, name in (("torch %", "packed"), ("plait %", "plait")):
+                row[column] = 100 * seconds.faster("padded", than=name).median
+        else:
+            row["report"] = what
+            row["report ms"] = "not given" if told[timed] is None else told[timed]
+            row["B,T,I,H,layers"] = f"{B},{T},{I},{layer.hidden_size},{layer.num_layers}"
+            row |= seconds.ms()
+        yield row
 
 
-def packed_rows(L: int, sizes: Sequence[int], repeats: int) -> Iterator[Row]:
-    told = dict(zip(ORDER, PACKED[L], strict=False))
-    for timed, seconds, common in raced(packed(L, *sizes), "packed", f"L {L}", repeats):
-        if timed in told:
-            shares = {
-                "report %": told[timed],
-                "torch %": 100 * seconds.faster("padded", than="packed").median,
-                "plait %": 100 * seconds.faster("padded", than="plait").median,
-            }
-            yield {"L": L, **common, **seconds.ms(""), **shares}
-
-
-def other_rows(report: str, repeats: int) -> Iterator[Row]:
-    scripts, told = SCRIPTS[report](), OTHER[report]
-    (B, T, I), layer = scripts["torch"].x.shape, scripts["torch"].layer
-    shape = f"{B},{T},{I},{layer.hidden_size},{layer.num_layers}"
-    for timed, seconds, common in raced(scripts, "torch", f"#{report}", repeats):
-        if timed in told:
-            ms = "not given" if told[timed] is None else told[timed]
-            told_here = {"report": f"#{report}", "report ms": ms, "B,T,I,H,layers": shape}
-            yield {**common, **told_here, **seconds.ms()}
-
-
-def measured(
-    reports: Sequence[str], lengths: Sequence[int], sizes: Sequence[int], repeats: int, seed: int
-) -> list[Row]:
+def measured(cases: Sequence[int | str], sizes: Sequence[int], repeats: int, seed: int) -> list[Row]:
     torch.manual_seed(seed)
-    cases = [partial(packed_rows, L, sizes, repeats) for L in (lengths if "149194" in reports else ())]
-    cases += [partial(other_rows, name, repeats) for name in reports if name in OTHER]
-    return [row for case in tracked(cases) for row in case()]
+    return [row for case in tracked(cases) for row in rows_of(case, sizes, repeats)]
 
 
-def measure(options: Options) -> Report:
+def measure(options: PublicOptions) -> Report:
     names = chosen(options.reports, ["149194", *OTHER], "report")
-    known = [str(L) for L in PACKED]
-    lengths = chosen(options.lengths, known, "length")
+    lengths = chosen(options.lengths, [str(L) for L in PACKED], "length")
     if options.quick and options.lengths is None:
         lengths = SMALL
     every = ["default"] if options.quick else list(malloc.ABOUT)
-    mallocs = every if options.malloc == "both" else chosen(options.malloc, list(malloc.ABOUT), "malloc")
-    asked = (names, [int(L) for L in lengths], parse_sizes(options.sizes), options.repeats, options.seed)
+    mallocs = every if options.malloc == "both" else [options.malloc]
+    cases = [*(map(int, lengths) if "149194" in names else ()), *(name for name in names if name in OTHER)]
+    asked = (cases, parse_sizes(options.sizes), options.repeats, options.seed)
     runners = {name: malloc.runner(name) for name in mallocs}
     rows = [{**row, "malloc": name} for name, run in runners.items() for row in run(measured, *asked)]
     rows.sort(key=lambda row: (row.get("report", ""), row.get("L", 0), ORDER.index(row["timed"])))

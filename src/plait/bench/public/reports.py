@@ -1,4 +1,4 @@
-"""The figures of three public reports. docs/public.md says what they timed, where, and what of that is not known."""
+"""The figures of three public reports. docs/public.md says what they are of."""
 
 PACKED = {  # L -> the time of a packed over that of a padded LSTM, in %: forward, backward
     10: (526.90, 277.19),

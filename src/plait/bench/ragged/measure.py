@@ -8,17 +8,13 @@ from torch import Tensor
 
 from ... import cells, layers
 from ...data import text
-from ...errors import PlaitError, between
+from ...errors import PlaitError
 from ...ladder.compare import worst
 from ...layout import Layout
 from ...tasks.memory import check_layer
-from ...tasks.settings import WIDEST
-from ..core.cases import parse_cells
-from ..core.progress import tracked
-from ..core.report import Report
+from ..core import Report, Row, take_turns, tracked
 from ..core.steps import TORCH, Step, packing
-from ..core.turns import Row, take_turns
-from . import Options
+from ..questions import RaggedOptions
 
 TIMES = ("draw", "cell", "real %", "padded", "packed", "plait", "rows", "dense")
 RATIOS = ("draw", "cell", "faster", "low", "high", "of dense", "rows, of dense")
@@ -51,29 +47,22 @@ def compare(draw: Draw, repeats: int) -> Row:
     seconds = take_turns(draw.steps, repeats)
     better = min(("padded", "packed"), key=seconds.median)
     steps = draw.dense_N / draw.N  # a dense batch has about as many steps
-    return {
-        "real %": 100 * draw.real,
-        **seconds.ms(""),
-        **seconds.faster("plait", than=better).row("faster"),
-        "of dense": seconds.faster("dense", than="plait").median * steps,
-        "rows, of dense": seconds.faster("dense", than="rows").median * steps,
-        "deviation": worst(draw.steps["plait"].results(), draw.steps["packed"].results()),
-    }
+    row: Row = {"real %": 100 * draw.real, **seconds.ms("")}
+    row |= seconds.faster("plait", than=better).row("faster")
+    for column, name in (("of dense", "plait"), ("rows, of dense", "rows")):
+        row[column] = seconds.faster("dense", than=name).median * steps
+    return {**row, "deviation": worst(draw.steps["plait"].results(), draw.steps["packed"].results())}
 
 
-def measure(options: Options) -> Report:
+def measure(options: RaggedOptions) -> Report:
     data, batch, hidden = options.data, options.batch, options.hidden
-    between("draws", options.draws, 1, 10_000)
-    between("batch", batch, 1, 10**6)
-    between("hidden", hidden, 1, WIDEST)
-    names = parse_cells(options.cells)
+    names = options.cells.split(",")
     if data is None:
         raise PlaitError("ragged batches need sentences: give a text file, a folder or a zip with --data.")
     texts = text.read(data)
     every = torch.tensor([len(words) for words in text.sentences(texts.parts["train"])])
     if len(every) < batch:
         raise PlaitError(f"{data} has {len(every)} sentences to train on: expected at least a batch, {batch}.")
-    torch.manual_seed(options.seed)
     rows = []
     seeds = range(options.seed, options.seed + options.draws)
     for seed, cell in tracked([*product(seeds, names)]):

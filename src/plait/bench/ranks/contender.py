@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...ladder.compare import relative
+from ...ladder.compare import worst
 from ...ranks.cut import Cut
 from ...ranks.data import Server
 from ...ranks.layers import Pass
 from ...ranks.mesh import ParallelStep
 from ...ranks.schedule import Op
 from ...training.crew import Alone, Crew, Wishes, fill_gradients
-from .text import Text
+from ..core.texts import Text
 
 Note = dict[str, Any]  # of a step on one rank: when its phases ended, and more
 
@@ -40,9 +40,7 @@ class Contender:
         cut: Cut | None = None,
     ) -> None:
         self.name, self.ranks, self.threads, self.cut = name, ranks, threads, cut
-        self.takes_part = make is not None
-        self.timed: Callable[[Contender, Tensor], None] = Contender.step
-        self.workers = ranks * threads
+        self.takes_part, self.workers, self.timed = make is not None, ranks * threads, "step"
         self.deviation: float | None = None  # of loss and gradients from those of one rank
         self.whole, self.task = task, copy.copy(task)
         if make is None:
@@ -65,10 +63,10 @@ class Contender:
         if not task.learns:
             self.optimizer.param_groups[0]["lr"] = 0.0
 
-    def part(self, name: str, timed: "Callable[[Contender, Tensor], None]") -> "Contender":
-        """A part of its step, timed alone."""
+    def part(self, timed: str) -> "Contender":
+        """A part of its step, timed alone: exchange or outside."""
         found = copy.copy(self)
-        found.name, found.timed = f"{name} of {self.name}", timed
+        found.name, found.timed = f"{timed} of {self.name}", timed
         return found
 
     # --- what can be timed
@@ -118,7 +116,7 @@ class Contender:
     def run(self, k: int) -> None:
         """What is timed, with batch k."""
         indices = self.task.chosen[k]
-        self.timed(self, indices)
+        getattr(self, self.timed)(indices)
         self.mark("end")
         backward = self.note.get("backward", 0.0)
         self.note["arrived"] = [self.arrived.get(p, backward) for p in reversed(self.parameters)]
@@ -158,12 +156,9 @@ class Contender:
 
     def take(self, notes: Sequence[Sequence[Note]]) -> None:
         """Of all steps of a race: (step, rank), of ranks that took part. All have the same clock."""
-        self.notes, self.steps, size = notes, list[float](), self.task.size
-        for step in notes:
-            start = min(note["start"] for note in step)
-            self.steps.append(max(note["end"] for note in step) - start)
-        every = range(0, len(notes), size)
-        self.seconds = [sum(self.steps[k : k + size]) for k in every]  # once per repeat
+        self.notes, size = notes, len(self.task.chosen)
+        self.steps = [max(n["end"] for n in step) - min(n["start"] for n in step) for step in notes]
+        self.seconds = [sum(self.steps[k : k + size]) for k in range(0, len(notes), size)]  # once per repeat
 
     def distance(self) -> float | None:
         """The largest relative difference of loss and gradients from those of one process.
@@ -171,16 +166,14 @@ class Contender:
         None if this is a part of a step, or a step with a part of the batch
         """
         is_part = isinstance(self.crew, Alone) and self.task.ranks > 1
-        if is_part or self.timed is not Contender.step:
+        if is_part or self.timed != "step":
             return None
-        loss, wanted = self.whole.reference
-        far: list[float] = [abs(self.note["loss"] - loss) / abs(loss)]
+        found = {"loss": torch.tensor(self.note["loss"])}
         if not isinstance(self.reducer, Server) or self.reducer.rank == 0:
             held = set(self.held)
-            for name, p in self.task.model.named_parameters():
-                if p in held and p.grad is not None:
-                    far.append(relative(p.grad, wanted[name]))
-        return max(far)
+            named = self.task.model.named_parameters()
+            found |= {name: p.grad for name, p in named if p in held and p.grad is not None}
+        return worst(list(found.values()), [self.whole.reference[name] for name in found])
 
     @property
     def about(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ranks.schedule import KINDS
-from ..core.turns import Row
+from ..core import Row
 from .parts import spans_of
 
 COLORS = {"F": "#4c78a8", "D": "#b279a2", "I": "#f58518", "W": "#54a24b", "V": "#a5d68f"}

@@ -1,4 +1,7 @@
-"""Starts the job of `bench ranks`: what each process measures, and what is reported."""
+"""Starts the job of `bench ranks`: what each process measures, and what is reported.
+
+The crews that `plait train` runs take turns step by step, so what a speed-up compares ran within seconds.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,21 +16,17 @@ from ...ranks.group import Group
 from ...tasks.corpus import Corpus
 from ...tasks.language_model import LanguageModel
 from ...tasks.memory import check_fits, weights_of
-from ...tasks.settings import LanguageSettings
+from ..core import Report, Row, tracked
 from ..core.job import run_job
 from ..core.pictures import draw
-from ..core.progress import tracked
-from ..core.report import Report
-from ..core.turns import Row
-from . import Options
+from ..questions import RanksOptions
 from .gantt import gantt
 from .parts import exchange, parts
 from .race import ONE, Job
 from .scaling import computation, padding, strong, variants, weak
-from .text import beginning, made_up
+from .text import read
 from .training import BATCHES, TRAINED, learning, perplexities
 
-WORDS, SENTENCES = (10_000, 1_000), (42_000, 1_500)  # of a text made up; then with --quick
 COPIES = 12  # of the weights on a rank: gradients of several meshes, and memory that ranks share
 SPREAD = ("low", "high")
 TABLES = (
@@ -58,7 +57,7 @@ REMARKS = (
 )
 
 
-def measure(options: Options) -> Report:
+def measure(options: RanksOptions) -> Report:
     order, corpus = options, read(options)
     check_size(order, corpus)
     rows: list[Row] = run_job(__name__, order.ranks, asdict(order))
@@ -77,7 +76,7 @@ def measure(options: Options) -> Report:
 def work(order: dict[str, Any], folder: Path, group: Group) -> list[Row]:
     """What each process of the job does: one question after another."""
     torch.set_num_threads(1)
-    mine = Options(**order)
+    mine = RanksOptions(**order)
     job = Job(mine, read(mine), group)
     questions: list[Callable[[Job], list[Row]]] = [
         *(partial(question, by=by) for question in (strong, weak, parts) for by in ("streams", "sentences")),
@@ -88,14 +87,7 @@ def work(order: dict[str, Any], folder: Path, group: Group) -> list[Row]:
     return [row for question in watched for row in question(job)]
 
 
-def read(order: Options) -> Corpus:
-    if order.data is None:
-        return made_up(WORDS[order.quick], SENTENCES[order.quick], order.seed)
-    corpus = Corpus.read(LanguageSettings(data=order.data))
-    return beginning(corpus, SENTENCES[True]) if order.quick else corpus
-
-
-def check_size(order: Options, corpus: Corpus) -> None:
+def check_size(order: RanksOptions, corpus: Corpus) -> None:
     """Refuses a text that is too short, and a network that does not fit."""
     train, most = corpus.parts["train"], order.batch * order.ranks
     sentences, tokens = len(train.lengths), len(train.ids)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...ranks.cut import Cut
 from ...ranks.data import Server, Shared
 from ...ranks.schedule import Op, Span, Timeline, data, simulate
-from ..core.turns import Row
+from ..core import Row
 from .contender import Contender, Note
 from .race import Job
 
@@ -79,8 +79,8 @@ def parts(job: Job, by: str) -> list[Row]:
     one, limit, by_data = job.alone(task), job.limit(task, 2), job.data(task, 2)
     by_layers = [job.together(name, task) for name in PIPELINES]
     one.cut = Cut((job.order.layers,), 1)  # a pipeline of one stage, in one chunk
-    exchanges = {c: c.part("exchange", Contender.exchange) for c in (*by_data, *by_layers)}
-    outsides = {c: c.part("outside", Contender.outside) for c in (one, *by_layers)}
+    exchanges = {c: c.part("exchange") for c in (*by_data, *by_layers)}
+    outsides = {c: c.part("outside") for c in (one, *by_layers)}
     job.race([one, limit, *exchanges, *exchanges.values(), *outsides.values()])
     if job.rank:  # the first rank has taken part in everything
         return []
@@ -91,12 +91,17 @@ def parts(job: Job, by: str) -> list[Row]:
         needs = c.cut.schedule(c.cut.micros(layout)).needs if c.cut else None
         rows += share_rows(by, c, median(exchange.seconds), needs, limit)
     for c in (one, *exchanges):
+        row: Row = {"mesh": c.name, "text": by}
         if c in outsides:
             alone = median(outsides[c].seconds)
-            rows.append(simulated_row(by, c, [alone + lines[c].total for _ in c.steps], alone))
+            made = [alone + lines[c].total] * len(c.steps)
+            row |= {"simulated ms": made[0] * 1e3, "outside ms": alone * 1e3}
         else:
             groups, alone = groups_of(c), median(exchanges[c].seconds)
-            rows.append(simulated_row(by, c, [data_simulated(notes, groups, alone) for notes in limit.notes]))
+            made = [data_simulated(notes, groups, alone) for notes in limit.notes]
+            row |= {"simulated ms": median(made) * 1e3, "outside ms": None}
+        off = median(a / b - 1 for a, b in zip(made, c.steps, strict=True))
+        rows.append({**row, "measured ms": median(c.steps) * 1e3, "off %": off * 100})
     return rows + (wavefront(by_layers[0], lines[by_layers[0]]) if by == "streams" else [])
 
 
@@ -108,34 +113,17 @@ def share_rows(by: str, c: Contender, exchange: float, needs: Needs | None, limi
     found = zip(*(shares(notes, needs, update) for notes in c.notes), strict=True)
     ranks = [Share(*map(median, zip(*some, strict=True))) for some in found]
     busiest, mean = max(s.compute for s in ranks), fmean(s.compute for s in ranks)
-    return [
-        {
-            "time of": c.name,
-            "text": by,
-            "rank": rank,
-            "step ms": median(c.steps) * 1e3,
-            "compute": share.compute * 1e3,
-            "exposed": share.exposed * 1e3,
-            "hidden": max(0.0, exchange - share.exposed) * 1e3,
-            "wait": share.wait * 1e3,
-            "MB sent": median(step[rank]["sent"] for step in c.notes) / 2**20,
-            "busiest/mean": busiest / mean,
-            "deviation": c.deviation,
-        }
-        for rank, share in enumerate(ranks)
-    ]
-
-
-def simulated_row(by: str, c: Contender, made: Sequence[float], outside: float | None = None) -> Row:
-    """Steps put together from their parts, beside the steps."""
-    return {
-        "mesh": c.name,
-        "text": by,
-        "simulated ms": median(made) * 1e3,
-        "outside ms": None if outside is None else outside * 1e3,
-        "measured ms": median(c.steps) * 1e3,
-        "off %": median(a / b - 1 for a, b in zip(made, c.steps, strict=True)) * 100,
-    }
+    rows = []
+    for rank, share in enumerate(ranks):
+        row: Row = {"time of": c.name, "text": by, "rank": rank}
+        row["step ms"] = median(c.steps) * 1e3
+        row["compute"] = share.compute * 1e3
+        row["exposed"] = share.exposed * 1e3
+        row["hidden"] = max(0.0, exchange - share.exposed) * 1e3
+        row["wait"] = share.wait * 1e3
+        row["MB sent"] = median(step[rank]["sent"] for step in c.notes) / 2**20
+        rows.append({**row, "busiest/mean": busiest / mean, "deviation": c.deviation})
+    return rows
 
 
 def groups_of(c: Contender) -> list[list[int]]:
@@ -163,14 +151,10 @@ def exchange(job: Job) -> list[Row]:
     task, some = job.text(), list[Contender]()
     for ranks in range(2, job.order.ranks + 1):
         some += [*job.data(task, ranks), *job.pipelines(task, ranks)]
-    alone = [c.part("exchange", Contender.exchange) for c in some]
-    seconds = job.race(alone)
-    return [
-        {
-            "exchange alone": c.name,
-            **seconds.spread(part.name).row("ms", 1e3),
-            "MB sent": max(note["sent"] for step in part.notes for note in step) / 2**20,
-            **c.about,
-        }
-        for c, part in zip(some, alone, strict=True)
-    ]
+    alone = [c.part("exchange") for c in some]
+    seconds, rows = job.race(alone), []
+    for c, part in zip(some, alone, strict=True):
+        sent = max(note["sent"] for step in part.notes for note in step) / 2**20
+        ms = seconds.spread(part.name).row("ms", 1e3)
+        rows.append({"exchange alone": c.name, **ms, "MB sent": sent, **c.about})
+    return rows

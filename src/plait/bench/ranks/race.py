@@ -18,21 +18,22 @@ from ...ranks.shape import Shape
 from ...tasks.corpus import Corpus
 from ...tasks.language_model import LanguageModel
 from ...training.crew import Alone
+from ..core import Seconds
 from ..core.job import TIMEOUT
-from ..core.turns import Seconds, in_turn
-from . import Options
+from ..core.texts import Text
+from ..core.turns import in_turn
+from ..questions import RanksOptions
 from .contender import Contender, Note
-from .text import Text
 
 ONE = "1 rank"
-EQUAL = ", equal split"
+LIMIT, EQUAL = "{} ranks, no exchange", ", equal split"
 WAYS = ("data={}", "data={}:network", "data={}:server")  # as --parallel has them
 
 
 class Job:
     """This process among those of a job, which all call the same things in the same order."""
 
-    def __init__(self, order: Options, corpus: Corpus, group: Group) -> None:
+    def __init__(self, order: RanksOptions, corpus: Corpus, group: Group) -> None:
         self.order, self.corpus, self.group, self.rank = order, corpus, group, dist.get_rank()
         self.meshes: dict[Shape, Mesh | None] = {}
         self.model: LanguageModel | None = None
@@ -68,7 +69,7 @@ class Job:
             mine.share(self.rank, ranks)
             return Alone()
 
-        return Contender(limit_of(ranks), task, make if self.rank < ranks else None, ranks)
+        return Contender(LIMIT.format(ranks), task, make if self.rank < ranks else None, ranks)
 
     def data(self, task: Text, ranks: int, ways: Sequence[str] = WAYS) -> list[Contender]:
         return [self.together(way.format(ranks), task) for way in ways]
@@ -106,13 +107,13 @@ class Job:
     # --- taking turns
     def race(self, contenders: Sequence[Contender], repeats: int | None = None) -> Seconds:
         """They take turns batch by batch. One repeat: without a warm-up."""
-        repeats, most = repeats or self.order.repeats, max(c.task.size for c in contenders)
+        repeats, most = repeats or self.order.repeats, max(len(c.task.chosen) for c in contenders)
         mine: dict[str, list[Note]] = {c.name: [] for c in contenders}
         for c in contenders if repeats > 1 else ():
             self.turn(c, 0)  # it compiles, and fills caches
         for number in range(repeats * most):
             for c in in_turn(contenders, number):
-                if number % most < c.task.size:
+                if number % most < len(c.task.chosen):
                     self.turn(c, number % most)
                     mine[c.name] += [dict(c.note)] if c.takes_part else []
         every = all_gather_json([mine, {c.name: c.deviation for c in contenders}], all_ranks())
@@ -135,7 +136,3 @@ class Job:
 def examples(task: Text) -> list[measure.Batch]:
     """Batches that decide how a pipeline is cut."""
     return [task.rows(indices)[:3] for indices in task.chosen[:2]]
-
-
-def limit_of(ranks: int) -> str:
-    return f"{ranks} ranks, no exchange"

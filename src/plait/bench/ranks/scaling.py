@@ -1,13 +1,10 @@
 """How much faster do more ranks train? Scaling, padding and pipeline together, more computation."""
 
-from ...data import buckets
-from ...data.sampler import Sampler
-from ..bucketing.measure import Scheme
-from ..core.turns import Row, ratio, spread
-from . import Options
+from ..core import Row, ratio, spread
+from ..core.texts import Scheme, Text
+from ..questions import RanksOptions
 from .contender import Contender
-from .race import EQUAL, ONE, WAYS, Job, limit_of
-from .text import Padded, Text
+from .race import EQUAL, LIMIT, ONE, WAYS, Job
 
 EPOCH = 8, 2  # batches that stand for one; the latter with --quick
 MORE = (1, 2, 4), (1, 2)  # times the batch
@@ -34,7 +31,7 @@ def strong(job: Job, by: str) -> list[Row]:
     seconds = job.race(some)
     rows = list[Row]()
     for c in some:
-        faster, limit = seconds.faster(c.name, ONE), limit_of(c.workers)
+        faster, limit = seconds.faster(c.name, ONE), LIMIT.format(c.workers)
         times = {"ms": seconds.median(c.name) * 1e3, **faster.row("speed-up")}
         row = {"text": by, **times, **c.about, "deviation": c.deviation}
         if c.cut is not None and by == "streams":
@@ -59,51 +56,39 @@ def weak(job: Job, by: str) -> list[Row]:
         some += contenders(job, job.text(by, batch * ranks), ranks)
     seconds = job.race(some)
     tokens = {c: c.task.count(c.task.chosen[0]) / c.workers for c in some}
-    return [
-        {
-            "weak scaling": c.name,
-            "text": by,
-            "batch": batch * c.workers,
-            "tokens/s each": each / seconds.median(c.name),
-            **seconds.faster(c.name, ONE).row("of 1 rank %", 100 * each / tokens[some[0]]),
-            **c.about,
-        }
-        for c, each in tokens.items()
-    ]
+    rows = []
+    for c, each in tokens.items():
+        row: Row = {"weak scaling": c.name, "text": by, "batch": batch * c.workers}
+        row["tokens/s each"] = each / seconds.median(c.name)
+        faster = seconds.faster(c.name, ONE)
+        row |= faster.row("of 1 rank %", 100 * each / tokens[some[0]])
+        rows.append({**row, **c.about})
+    return rows
 
 
 def padding(job: Job) -> list[Row]:
     """No padding, and a pipeline: each by itself, and together."""
-    order, lengths = job.order, job.corpus.parts["train"].lengths
-    boundaries = {
-        "padded to the longest": buckets.none(lengths),
-        "greedy buckets": buckets.greedy(lengths, order.batch),
-        "ragged": None,
+    base, count = job.text("sentences"), EPOCH[job.order.quick]
+    ways = {
+        "padded to the longest": ("none", True),
+        "greedy buckets": ("greedy", True),
+        "ragged": ("none", False),
     }
-    tasks = list[Padded]()
-    for by, ends in boundaries.items():
-        sampler = Sampler(lengths, order.batch, order.seed, boundaries=ends)
-        scheme = Scheme(job.corpus, sampler, ends is not None, EPOCH[order.quick])
-        tasks.append(Padded(job.text("sentences"), by, scheme))
-    some = [(task, job.alone(task)) for task in tasks]
-    some += [(task, c) for task in tasks for c in job.pipelines(task, 2)]
-    for task, c in some:
-        c.name += f", {task.by}"
+    schemes = {by: Scheme(base, how, padded, count) for by, (how, padded) in ways.items()}
+    some = [(by, job.alone(scheme)) for by, scheme in schemes.items()]
+    some += [(by, c) for by, scheme in schemes.items() for c in job.pipelines(scheme, 2)]
+    for by, c in some:
+        c.name += f", {by}"
     job.race([c for _, c in some])
-    epochs = [[s * task.scheme.epoch_slots / task.scheme.chosen_slots for s in c.seconds] for task, c in some]
-    return [
-        {
-            "padding": task.by,
-            "ranks": c.ranks,
-            "padding %": task.scheme.padding * 100,
-            "s/epoch": spread(epoch).median,
-            **ratio(epochs[0], epoch).row("faster"),
-        }
-        for (task, c), epoch in zip(some, epochs, strict=True)
-    ]
+    epochs = [[s * schemes[by].scale for s in c.seconds] for by, c in some]
+    rows = []
+    for (by, c), epoch in zip(some, epochs, strict=True):
+        row: Row = {"padding": by, "ranks": c.ranks, "padding %": schemes[by].padding * 100}
+        rows.append({**row, "s/epoch": spread(epoch).median, **ratio(epochs[0], epoch).row("faster")})
+    return rows
 
 
-def variants(order: Options) -> list[tuple[int, int]]:
+def variants(order: RanksOptions) -> list[tuple[int, int]]:
     """Batches and units: more computation, and less."""
     batches = [(n * order.batch, order.hidden) for n in MORE[order.quick]]
     return batches + [(order.batch, max(1, int(n * order.hidden))) for n in UNITS[order.quick]]
@@ -114,14 +99,11 @@ def computation(job: Job, batch: int, hidden: int) -> list[Row]:
     task = job.text("streams", batch, hidden=hidden)
     limit, found = job.limit(task, 2), job.data(task, 2, WAYS[:2])
     seconds = job.race([job.alone(task), limit, *found])
-    return [
-        {
-            "more computation": c.name,
-            "batch": batch,
-            "units": hidden,
-            **seconds.faster(c.name, ONE).row("speed-up"),
-            "without exchange": seconds.faster(limit.name, ONE).median,
-            "of that %": seconds.faster(c.name, limit.name).median * 100,
-        }
-        for c in found
-    ]
+    alone, rows = seconds.faster(limit.name, ONE).median, []
+    for c in found:
+        row: Row = {"more computation": c.name, "batch": batch, "units": hidden}
+        row |= seconds.faster(c.name, ONE).row("speed-up")
+        row["without exchange"] = alone
+        row["of that %"] = seconds.faster(c.name, limit.name).median * 100
+        rows.append(row)
+    return rows

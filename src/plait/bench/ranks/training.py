@@ -10,9 +10,8 @@ from ...tasks.corpus import Corpus
 from ...tasks.language import Language, safe_exp
 from ...training import signals
 from ...training.loop import train
-from ..core.progress import tracked
-from ..core.turns import Row
-from . import Options
+from ..core import Row, tracked
+from ..questions import RanksOptions
 from .race import Job
 
 # Zaremba's 1 and 5, for the mean over a stream's steps instead of the sum
@@ -62,13 +61,13 @@ def curve_rows(found: dict[str, tuple[Sequence[float], Sequence[float]]]) -> lis
     return rows
 
 
-def perplexities(order: Options, corpus: Corpus) -> list[Row]:
+def perplexities(order: RanksOptions, corpus: Corpus) -> list[Row]:
     """By one process. Larger batches: also with a larger learning rate."""
     runs = [(n * order.batch, is_scaled) for n in BATCHES for is_scaled in (False, True)]
     return [perplexity(order, corpus, *run) for run in tracked(runs[:1] + runs[2:])]
 
 
-def perplexity(order: Options, corpus: Corpus, batch: int, is_scaled: bool) -> Row:
+def perplexity(order: RanksOptions, corpus: Corpus, batch: int, is_scaled: bool) -> Row:
     steps = -(-len(corpus.parts["train"].ids) // (batch * order.steps))  # in an epoch
     settings = order.settings(
         layers=2,
@@ -82,12 +81,8 @@ def perplexity(order: Options, corpus: Corpus, batch: int, is_scaled: bool) -> R
         warmup=max(1, steps // 4) if is_scaled else 0,
         **LEARNING,
     )
-    row = {
-        "global batch": batch,
-        "lr": settings.scaled_lr,
-        "warm-up": settings.warmup,
-        "steps": steps * settings.epochs,
-    }
+    row: Row = {"global batch": batch, "lr": settings.scaled_lr, "warm-up": settings.warmup}
+    row["steps"] = steps * settings.epochs
     try:
         outcome = train(Language(settings, corpus), settings)
     except PlaitError:  # it diverged

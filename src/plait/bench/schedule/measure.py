@@ -15,14 +15,11 @@ from torch import Tensor
 from ... import cells, engines, layers
 from ...engines import Engine, Layout, Needs, Weights
 from ...engines.fused import FusedEngine
-from ...errors import between
 from ...kernels.launch.schedule import DEFAULT, OFF, Schedule
 from ...ladder.compare import worst
 from ...tasks.memory import check_layer
-from ...tasks.settings import WIDEST
-from ..core.report import Report
-from ..core.turns import Row, take_turns
-from . import Options
+from ..core import Report, Row, take_turns
+from ..questions import ScheduleOptions
 
 BASELINE = "tile off, vectorise off, parallel off"
 ON = replace(DEFAULT, fold=False, torch_mm=False)
@@ -84,10 +81,8 @@ def schedules() -> dict[str, Schedule]:
     return {**found, **OTHERS}
 
 
-def measure(options: Options) -> Report:
+def measure(options: ScheduleOptions) -> Report:
     cell, batch, size, steps = options.cell, options.batch, options.size, options.steps
-    for name, value in (("batch", batch), ("size", size), ("steps", steps)):
-        between(name, value, 1, WIDEST)
     network = Network(cell, batch, steps, size, options.seed)
     numpy, deviation = engines.get("numpy"), dict[str, float]()
     reference = [torch.cat(some) for some in network.step(numpy)]

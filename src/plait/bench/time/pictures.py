@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core import Row
 from ..core.pictures import Panel, log_axes
-from ..core.turns import Row
 
 Draw = Callable[[Any, Sequence[Row]], None]
 MS = ("serial ms", "shooting ms", "multigrid ms", "torch ms")

@@ -18,10 +18,10 @@ from ...ranks.group import Group
 from ...ranks.mesh import Mesh
 from ...ranks.stack import Stack
 from ...solvers import parse
+from ..core import Row, take_turns
 from ..core.job import TIMEOUT, run_job
 from ..core.steps import Step
-from ..core.turns import Row, take_turns
-from . import Options
+from ..questions import TimeOptions
 from .nets import I, step_of
 
 RANKS = 2
@@ -77,7 +77,7 @@ class TimeCosts(NamedTuple):
         return self.meet * (ranks - 1).bit_length()
 
 
-def ranks(options: Options) -> list[Row]:
+def ranks(options: TimeOptions) -> list[Row]:
     """predicted: from costs measured here, if ranks had cores of their own; T = 4 a rank: weak scaling."""
     T, H = QUICK if options.quick else FULL
     found = run_job(__name__, RANKS, {"T": T, "H": H, **options.some("repeats", "seed")})
@@ -124,10 +124,8 @@ def measured(T: int, H: int, repeats: int) -> dict[str, float]:
         contenders |= {name: step_of(alone, x), f"{name}, time": step_of(split, x)}
 
     mine, target = two[:, by_data.data_rank : by_data.data_rank + 1], torch.zeros(T, 1, 1)
-    for name, mesh, rnn, of in (
-        ("data", by_data, ImplicitGRU(I, H), mine),
-        ("layers", by_layers, ImplicitGRU(I, H, 2), x),
-    ):
+    for name, mesh, count, of in (("data", by_data, 1, mine), ("layers", by_layers, 2, x)):
+        rnn = ImplicitGRU(I, H, count)
         step = mesh.parallelise(Stack(nn.Identity(), rnn, nn.Linear(H, 1)), nn.functional.mse_loss)
         contenders[name] = partial(step, of, target)
 

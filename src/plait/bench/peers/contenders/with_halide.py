@@ -1,6 +1,6 @@
 """Halide: the RNN, as the fourth paper has it. Pipelines are called for each step of time, all arrays are made once.
 
-Variants: "paper" (its schedule, compiled ahead of time), "paper-jit", "adams" (the autoscheduler), "tiled" (registers).
+Variants: "paper", compiled ahead of time, "paper-jit", "adams" and "tiled".
 Weights are kept as (inputs, outputs), so that outputs are adjacent, and R once more, transposed, for the backward
 pass. New weights go to a second set of arrays: where tiles overlap, a number is computed twice.
 """

@@ -1,7 +1,6 @@
 """The options of a question: fields of a dataclass, each with its default and its sentence for --help.
 
-What several questions ask for is made here, so that it has one sentence and one check. Nothing here
-imports torch: --help must not take seconds.
+What several questions ask for is made here, so that it has one sentence and one check.
 """
 
 from collections.abc import Sequence
@@ -9,40 +8,39 @@ from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, dataclass_transform
 
-from ...errors import between, unknown
-from ...training.settings import check_seed
+from ..errors import between, unknown
+from ..training.settings import check_seed
 
 LAST = ("quick", "picture", "repeats", "seed")  # in this order, after a question's own options
+CELLS = ("lstm", "gru", "rnn")  # those that torch.nn has, too
 SHAPES = "B,T,I,H,layers: batch, steps, inputs, units, layers; several with spaces."
 
 
-def option(default: Any, text: str, metavar: str | None = None) -> Any:
-    return field(default=default, metadata={"help": text, "metavar": metavar})
+def option(default: Any, text: str, metavar: str | None = None, **checks: Any) -> Any:
+    """checks: limits=(least, most), choices=(names)"""
+    return field(default=default, metadata={"help": text, "metavar": metavar, **checks})
 
 
-def sized(usual: Any, quick: Any, text: str) -> Any:
+def sized(usual: Any, quick: Any, text: str, **checks: Any) -> Any:
     """An option that --quick makes smaller, unless it is given."""
     about = f"{text}  (default: {usual}; with --quick {quick})"
-    return field(default=None, metadata={"help": about, "metavar": None, "sizes": (usual, quick)})
+    return option(None, about, sizes=(usual, quick), **checks)
 
 
-repeats = partial(option, text="Measurements of each contender, at least 5.")
+repeats = partial(option, text="Measurements of each contender, at least 5.", limits=(5, 10_000))
 quick = partial(option, False)
 parts = partial(option, None, "Which sections, with commas.  (default: all)")
-cell = partial(option, text="lstm, gru or rnn.")
-cells = partial(option, text="Of lstm, gru and rnn, with commas.")
+cell = partial(option, text="lstm, gru or rnn.", choices=CELLS)
+cells = partial(option, text="Of lstm, gru and rnn, with commas.", choices=CELLS)
 engine = partial(option, "auto", "What runs plait's layers; see `plait engines`.")
 text_data = partial(option, None, "A text file, a folder or a zip, such as Penn Treebank's.")
-
-
-def picture(text: str = "Draw the sections there, as a PNG file.") -> Any:
-    return option(None, text, "FILE")
+picture = partial(option, None, text="Draw the sections there, as a PNG file.", metavar="FILE")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, sized))
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Those of one question; a subclass is a dataclass, too. What is out of range is refused before any measurement."""
+    """Those of one question. What is out of range is refused before any measurement."""
 
     seed: int = option(0, "Seed of everything random.")
 
@@ -54,11 +52,20 @@ class Options:
         for f in fields(self):
             if "sizes" in f.metadata and given[f.name] is None:
                 object.__setattr__(self, f.name, f.metadata["sizes"][given["quick"]])
+            value, checks = given[f.name], f.metadata
+            if "limits" in checks and value is not None:
+                between(f.name, value, *checks["limits"])
+            if "choices" in checks and value is not None:
+                for name in value.split(",") if f.name == "cells" else [value]:
+                    if name not in checks["choices"]:
+                        raise unknown(f.name.removesuffix("s"), name, checks["choices"])
         check_seed(self.seed)
-        if "repeats" in given:
-            between("repeats", given["repeats"], 5, 10_000)
+        if "engine" in given:
+            from ..engines import check_name
+
+            check_name(given["engine"])
         if given.get("picture") is not None:
-            from ...tasks.pictures import check_picture
+            from ..tasks.pictures import check_picture
 
             check_picture(given["picture"])
 
