@@ -419,7 +419,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def back() -> tuple[list, tuple]:
     """Arguments of the derivative's op that fit together: tensors, and the rest."""
     x, tensors = torch.randn(4, 2, 3), [p.detach() for p in plait.LSTM(3, 5).parameters()]
-    rest = (None, 2, "fused 1 1 0 serial 0 lstm")
+    rest = (None, 2, "fused 1 1 0 0 serial 0 lstm")
     rows, h, c, kept = torch.ops.plait.layer(x, tensors, *rest, True)
     return [x, tensors, [kept], rows, [h, c]], rest
 
@@ -552,7 +552,7 @@ class Longer(Cell):
 def test_what_is_kept_has_the_size_that_the_step_needs(dt: int, monkeypatch) -> None:
     """A long step may keep more than a short one."""
     tiny = Target(double=False, lanes=1, rows=1, vectors=1)  # quickly compiled
-    monkeypatch.setattr(Schedule, "target", lambda *_: tiny)
+    monkeypatch.setattr(Schedule, "target", lambda *_, **__: tiny)
     engine, layout = FusedEngine(), Layout(3, 2)
     p = engine.prepare(Longer, Weights(torch.randn(5, 3), torch.randn(5, 5)))
     (blank,) = engine.blank([p], layout.N, layout.B, torch.empty(0), dt)
@@ -882,7 +882,7 @@ def text_of(target: Target) -> str:
 def test_other_vectors_and_registers(cell, P, target, monkeypatch) -> None:
     """A cell with gates of both kinds, and with the products that only a projection has; and one with three gates."""
     dtype = torch.float64 if target.double else torch.float32
-    monkeypatch.setattr(Schedule, "target", lambda *_: target)
+    monkeypatch.setattr(Schedule, "target", lambda *_, **__: target)
     for B, H, ragged in product((1, 17), (5, 37), (False, True)):
         problem = Problem.draw(cell, batch(B, 6, ragged=ragged), H, P, dtype)
         x = torch.randn(problem.layout.N, 3, dtype=dtype)

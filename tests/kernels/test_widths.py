@@ -22,6 +22,7 @@ AVX = ("avx", "avx2", "fma")
 SSE = Host("old", ("sse2",), "x86_64")
 HASWELL = Host("haswell", AVX, "x86_64")
 ZEN = Host("znver4", (*AVX, "avx512f", "avx512vl"), "x86_64")
+WITH_BF16 = Host("znver4", (*ZEN.features, "avx512bf16"), "x86_64")
 SLOWER = (("gru", True), ("lstm", False), ("lstm", True))
 NEOVERSE = Host("neoverse-n1", ("neon",), "aarch64")
 
@@ -91,7 +92,8 @@ def test_engines_says_which_are_taken(plait, monkeypatch) -> None:
     monkeypatch.setenv("PLAIT_VECTOR_BITS", "256")
     said = plait("engines")[1]
     vectors = json.loads(plait("engines", "--json", "-")[1])["vectors"]
-    assert vectors == {"bits": 256, "forced": True, "widths": [128, 256, 512], "cpu": "znver4"}
+    assert vectors == {"bits": 256, "forced": True, "widths": [128, 256, 512], "cpu": "znver4", "bf16": False}
+    assert re.search(r"^bf16 +in float32 code \(this CPU has no avx512_bf16\)$", said, re.M)
     assert re.search(r"^vectors +of 256 bits, as PLAIT_VECTOR_BITS says; znver4 has 128, 256, 512$", said, re.M)
 
 
@@ -159,6 +161,22 @@ def test_the_tile_on_arm(cpu: str, double: bool) -> None:
         assert not any(re.match(r"mov\s+v", line) for line in each.text)
 
 
+@pytest.mark.parametrize("bits", [256, 512])
+def test_the_tile_multiplies_pairs_in_one_instruction(bits: int) -> None:
+    cpu = WITH_BF16.narrowed(bits, "it")
+    made = Schedule().target(False, cpu, rounded=True)
+    assert made.dot
+    assert not Schedule().target(False, ZEN, rounded=True).dot
+    text = assembly(products(made), X86, cpu.name)
+    assert calls(text) == []
+    main = [block for block in re.split(r"\n(?=\.LBB)", text) if block.count("vdpbf16ps") == made.rows * made.vectors]
+    assert any("(%rsp)" not in block for block in main)
+    assert not any("vfmadd" in block for block in main)
+    rounds = assembly(functions(Form(CELLS["lstm"], 1, made)), X86, cpu.name)
+    assert "vcvtneps2bf16" in rounds
+    assert calls(rounds) == []
+
+
 def test_more_rows_on_arm_would_not_stay_in_registers() -> None:
     """Why it is 12, though there are as many registers as in AVX-512."""
     found = tile_loops(Target(double=False, lanes=4, rows=14), ARM, "neoverse-n1")
@@ -170,7 +188,8 @@ def test_more_rows_on_arm_would_not_stay_in_registers() -> None:
 )
 def test_all_functions_compile_for_arm_without_a_call(cell: str, double: bool) -> None:
     form = Form(CELLS[cell], 1, Schedule().target(double, NEOVERSE), projected=cell == "lstm")
-    for made, names in ((products(form.target), tile.FUNCTIONS), (functions(form), pointwise.FUNCTIONS)):
+    rounding = products(Schedule().target(False, NEOVERSE, rounded=True)), tile.FUNCTIONS | tile.OF_PAIRS
+    for made, names in ((products(form.target), tile.FUNCTIONS), (functions(form), pointwise.FUNCTIONS), rounding):
         text = assembly(made, ARM, NEOVERSE.name)
         for name in names:
             assert f"\n{name}:" in text

@@ -121,7 +121,7 @@ def test_a_layer_of_a_users_cell_that_is_wrong_is_found(monkeypatch) -> None:
 @pytest.mark.parametrize("cell", SOME, ids=lambda cell: cell.name)
 def test_every_engine_runs_a_cell_of_a_user(cell) -> None:
     found = check_cell(cell)
-    assert len(found) == 1 + len(engines.of_the_host()) + 2 * (len(engines.of_the_host()) - 1)
+    assert len(found) == 1 + len(engines.of_the_host()) + 2 * (len(engines.of_the_host()) - 1) + 1  # in bfloat16
     assert all(rung.holds for rung in found)
 
 

@@ -28,7 +28,8 @@ class Loss(nn.Module):
 def net() -> nn.Module:
     model = nn.Module()
     model.fast, model.own, model.cell, model.keras = nn.LSTM(3, 4), OwnLoop(3, 4), nn.LSTMCell(3, 4), KerasGRU()
-    model.half = nn.GRU(3, 4, dtype=torch.bfloat16)
+    model.half = nn.GRU(3, 4, dtype=torch.float16)
+    model.low = nn.GRU(3, 4, dtype=torch.bfloat16)
     model.script, model.linear = torch.jit.script(nn.GRU(3, 4)), nn.Linear(3, 4)
     return model
 
@@ -41,13 +42,14 @@ def test_a_row_for_each_recurrent_layer(capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     rows = {row.name: row for row in plait.report(model)}
     assert text.endswith(capsys.readouterr().out)
-    assert list(rows) == ["fast", "own", "cell", "keras", "half", "script"]
+    assert list(rows) == ["fast", "own", "cell", "keras", "half", "low", "script"]
     assert rows["fast"] == ("fast", "LSTM", "fused", "", "")
     assert rows["own"][2:] == (None, "a subclass with a forward of its own", "call super().forward in it")
     assert rows["cell"] == ("cell", "LSTMCell", "fused", "", "")
     assert rows["keras"][1:4] == ("KerasGRU", None, "not one of torch.nn's layers")
     assert rows["half"][1:3] == ("GRU", "torch")
-    assert "bfloat16" in rows["half"].why
+    assert "float16" in rows["half"].why
+    assert rows["low"][1:] == ("GRU", "fused", "", "")
     assert rows["script"][1:] == ("GRU", None, "scripted", "leave it to torch: plait cannot run in scripted models")
 
 

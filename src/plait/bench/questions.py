@@ -28,6 +28,9 @@ class LayersOptions(Options):
     input_gradient: bool = option(False, "The gradient of the input, too.")
     quick: bool = options.quick("Four of the shapes: about a minute, not about 8.")
     malloc: str = option("default", "default, or tuned: glibc is told to keep its memory.", choices=MALLOCS)
+    precision: str = option(
+        "float32", "float32, or bf16: beside plait's float32 and all that torch has.", choices=("float32", "bf16")
+    )
     repeats: int = options.repeats(9)
 
 

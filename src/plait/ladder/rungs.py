@@ -271,7 +271,7 @@ def cell_rungs(cell: type[Cell], generator: torch.Generator) -> Iterator[Rung | 
             if name != "python" and engines.get(name).why_not(cell, dtype, device) is None:
                 what = f"layer of {cell.name}, {name}, {str(dtype)[6:]} = python"
                 yield attempt(3, what, partial(layer_deviation, cell, name, dtype, device, generator), tolerance)
-    if engines.get("fused").why_not(cell, torch.float32, device) is None:
+    if "fused" in engines.names() and engines.get("fused").why_not(cell, torch.float32, device) is None:
         what = f"layer of {cell.name}, fused, bfloat16 = its roundings"
         yield attempt(3, what, partial(rounded_deviation, cell, generator), ONE_ROUNDING)
 

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import PlaitError, PlaitWarning
 from .arguments import converted
+from .autograd import is_autocast
 
 PRECISIONS = ("float32", "bf16")
 NATIVE = (torch.float32, torch.float64)  # types of weights that the engines compute in as they are
@@ -47,7 +48,7 @@ def check_precision(value: Any) -> str | None:
 
 def is_ordinary(precision: str | None, weight: Tensor) -> bool:
     """Whether the layer computes in the type of its weights, and nothing has to be converted."""
-    return precision is None and weight.dtype in NATIVE and not torch.is_autocast_enabled(weight.device.type)
+    return precision is None and weight.dtype in NATIVE and not is_autocast(weight.device)
 
 
 def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precision:
@@ -56,7 +57,7 @@ def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precisi
     count = 1 + len(layer._plait_cell.states)
     if wish == "bf16":
         check_possible(layer, engine, own, device)
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    autocast = torch.get_autocast_dtype(device) if is_autocast(weight.device) else None
     if autocast is torch.float16:
         say_once("autocast to float16: plait's layers compute in float32 there, use dtype=torch.bfloat16.")
     rounded = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)

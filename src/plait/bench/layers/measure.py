@@ -17,7 +17,7 @@ from ..core.peak import Peak
 from ..core.steps import Case, contenders, parse_shapes
 from ..phases import measure as phases
 from ..questions import LayersOptions
-from . import targets
+from . import low_precision, targets
 
 SHAPES = (
     "32,12,1,32,1 48,24,7,24,3 1,128,64,64,1 32,128,64,64,1 128,30,8,128,2 100,128,9,100,2 64,128,128,256,1 "
@@ -120,6 +120,8 @@ def measure(options: LayersOptions) -> Report:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:
         cases = draw(options.random, names, options.seed)
+    if options.precision == "bf16":
+        return low_precision.report(cases, options, run)
     rows, more = run(measured, cases, options)
     gradients = "of parameters and input" if options.input_gradient else "of the parameters"
     return Report(
