@@ -189,7 +189,7 @@ def test_more_rows_on_arm_would_not_stay_in_registers() -> None:
 def test_all_functions_compile_for_arm_without_a_call(cell: str, double: bool) -> None:
     form = Form(CELLS[cell], 1, Schedule().target(double, NEOVERSE), projected=cell == "lstm")
     rounding = products(Schedule().target(False, NEOVERSE, rounded=True)), tile.FUNCTIONS | tile.OF_PAIRS
-    for made, names in ((products(form.target), tile.FUNCTIONS), (functions(form), pointwise.FUNCTIONS), rounding):
+    for made, names in (rounding, (products(form.target), tile.FUNCTIONS), (functions(form), pointwise.FUNCTIONS)):
         text = assembly(made, ARM, NEOVERSE.name)
         for name in names:
             assert f"\n{name}:" in text
