@@ -42,7 +42,7 @@ def waves(n: int = 40, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     ("estimator", "passed"),
     [
         pytest.param(SequenceClassifier(**SMALL), 53, marks=pytest.mark.slow),
-        (SequenceRegressor(**SMALL), 51),
+        (SequenceRegressor(**(SMALL | {"epochs": 10, "lr": 0.02})), 51),
         pytest.param(SequenceForecaster(**(SMALL | {"epochs": 60})), 51, marks=pytest.mark.slow),
     ],
 )

@@ -334,7 +334,7 @@ def test_the_weights_are_those_of_the_best_epoch(empty_folder: Path) -> None:
 OWN = """
 import sys
 from test_trainer import mse, numbers, own
-own(epochs=60, patience=0, save_every=0.0, out=sys.argv[1]).fit()
+own(epochs=30, patience=0, save_every=0.0, out=sys.argv[1]).fit()
 """
 
 
@@ -366,11 +366,11 @@ def test_nothing_is_written_before_fit(empty_folder: Path, own: bool) -> None:
 
 
 def test_kill_9_and_resume(empty_folder: Path) -> None:
-    own(epochs=60, patience=0, save_every=0.0, out="whole").fit()
+    own(epochs=30, patience=0, save_every=0.0, out="whole").fit()
     place = {"PYTHONPATH": f"{Path(__file__).parent}:{Path(plait.__file__).parent.parent}"}
     killed(start(OWN, "run", **place), "run", saves=5)
     trainer = again("run")
-    assert trainer.fit()[-1]["epoch"] == 60
+    assert trainer.fit()[-1]["epoch"] == 30
     check_same_bits("whole", "run")
 
 

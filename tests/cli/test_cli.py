@@ -231,10 +231,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     command = " ".join(
-        map(shlex.quote, [*PLAIT, "train", "forecast", "--epochs", "20", "--patience", "0", "--out", "run"])
+        map(shlex.quote, [*PLAIT, "train", "forecast", "--epochs", "8", "--patience", "0", "--out", "run"])
     )
     subprocess.run(f"{command} | head -1", shell=True, cwd=tmp_path, check=True, capture_output=True)
-    assert len(json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]) == 20
+    assert len(json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]) == 8
 
 
 @pytest.mark.slow

@@ -36,7 +36,9 @@ def build(case, accelerate):
 """
 
 
-def test_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Measures these cases -> what is found, and what is printed."""
     (tmp_path / "with_plait.py").write_text(CLIENT)
     environment = tmp_path / "plait"
     (environment / "bin").mkdir(parents=True)
@@ -44,13 +46,42 @@ def test_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (environment / "bin" / "python").chmod(0o755)
     (environment / "installed").touch()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(run, "CLIENTS", {"plait": ("right", "plain", "wrong"), "absent": ("LSTM",)})
     monkeypatch.setattr(race, "STEPS", 3)
     options = ["--environments", tmp_path, "--threads", "1", "--repeats", "5", "--seconds", "0"]
     monkeypatch.setattr(sys, "argv", ["run.py", *map(str, options), "--json", str(tmp_path / "found.json")])
-    assert run.main() == 1
-    out, _ = capsys.readouterr()
-    found = json.loads((tmp_path / "found.json").read_text())
+
+    def measure(*cases: str) -> tuple[dict, str]:
+        monkeypatch.setattr(run, "CLIENTS", {"plait": cases, "absent": ("LSTM",)})
+        assert run.main() == 1
+        return json.loads((tmp_path / "found.json").read_text()), capsys.readouterr().out
+
+    return measure
+
+
+def test_a_program_that_is_wrong(report) -> None:
+    """Its processes are started a second time, for float64."""
+    found, out = report("wrong")
+    (row,) = found["rows"]
+    assert (row["swapped"], row["layers"]) == (1, 1)
+    assert all(1e-3 < row[dtype] < 0.1 for dtype in ("float32", "float64"))  # as wrong as it was made
+    assert 0 < row["training"]["share"] <= 1
+    assert len(row["training"]["seconds"]["plain"]) == 5
+    (sentence,) = found["wrong"]
+    assert sentence == f"plait, wrong: off by {row['float64']:.1e} in float64"
+    assert "absent: not measured, for it could not be installed" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_program_without_a_swapped_layer() -> None:
+    case, row = race.Case("plait", "plain", Path("python")), {"swapped": 0, "layers": 2, "float32": 1e-7}
+    assert run.problems(case, row) == ["plait, plain: none of 2 layers is swapped"]
+    assert run.problems(case, row | {"swapped": 1}) == []
+    assert run.problems(case, row | {"swapped": 1, "float32": 1e-3, "float64": 1e-12}) == []
+
+
+@pytest.mark.slow
+def test_a_report(report) -> None:
+    found, out = report("right", "plain", "wrong")
     right, plain, _ = found["rows"]
     assert (right["swapped"], right["layers"], plain["swapped"]) == (1, 1, 0)
     assert right["float32"] < 1e-6

@@ -326,7 +326,7 @@ def test_any_damage_gets_a_sentence(tmp_path: Path, method: int) -> None:
     path = zipped(tmp_path, {"train.txt": LINES, "valid/é.txt": LINES, "test.txt": LINES}, method)
     content, generator = path.read_bytes(), random.Random(0)
     refused = []
-    for trial in range(1500):
+    for trial in range(500):
         damaged = bytearray(content)
         for _ in range(generator.randint(1, 3)):
             damaged[generator.randrange(len(content))] = generator.choice((0, 1, 255))
@@ -335,7 +335,7 @@ def test_any_damage_gets_a_sentence(tmp_path: Path, method: int) -> None:
             text.read(str(path))
         except PlaitError as e:
             refused.append(str(e))
-    assert len(refused) > 1000
+    assert len(refused) > 333
     assert all(str(path) in sentence and "cannot be read" not in sentence for sentence in refused)
 
 

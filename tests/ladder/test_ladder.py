@@ -28,7 +28,7 @@ def fresh_traces():
 
 
 def test_the_ladder_holds(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(rungs, "LENGTHS_OF_STEP", (1, 2, 3))  # other tests compile kernels for these, too
+    monkeypatch.setattr(rungs, "LENGTHS_OF_STEP", (1, 3))  # other tests compile kernels for these, too
     assert climb(0, Output(None), None) == 0
     printed = capsys.readouterr().out
     assert "FAILED" not in printed

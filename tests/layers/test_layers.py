@@ -148,11 +148,11 @@ def test_sentences_of_penn_treebank_are_each_alone(cell, tolerance: float) -> No
 
 
 def test_lengths_within_torch_func_and_twice_differentiated() -> None:
-    layer = plait.LSTM(3, 5, dtype=torch.float64)
-    x = torch.randn(6, 4, 3, dtype=torch.float64, requires_grad=True)
+    layer = plait.LSTM(2, 5, dtype=torch.float64)
+    x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
 
     def loss(x: Tensor) -> Tensor:
-        return layer(x, lengths=torch.tensor([3, 6, 1, 4]))[0].square().sum()
+        return layer(x, lengths=torch.tensor([3, 4, 1]))[0].square().sum()
 
     torch.testing.assert_close(torch.func.grad(loss)(x), torch.autograd.grad(loss(x), x)[0])
     assert torch.autograd.gradgradcheck(loss, (x,))
@@ -729,7 +729,7 @@ def test_compiled_into_one_graph_a_layer_is_one_opaque_op(engine: str, make, lay
 def test_compile_with_lengths_packed_and_other_shapes(dynamo) -> None:
     layer = plait.ImplicitGRU(3, 4, engine="fused")
     compiled = torch.compile(layer, backend="aot_eager")
-    for T, B in ((5, 2), (7, 2), (7, 3)):
+    for T, B in ((5, 2), (7, 3)):
         x, lengths = torch.randn(T, B, 3), torch.tensor([T, 2, 4][:B])
         packed = pack_sequence([x[:n, b] for b, n in enumerate(lengths)], enforce_sorted=False)
         for args in ((x,), (x, None, lengths), (packed,)):

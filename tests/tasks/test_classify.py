@@ -242,10 +242,10 @@ def test_a_ts_file_for_the_test_does_not_bring_its_neighbour(plait) -> None:
 )
 def test_killed_in_mid_epoch_it_goes_on_to_the_same_bits(options: tuple[str, ...], plait) -> None:
     write_waves()
-    length = ("--epochs", "20", "--save-every", "0")
+    length = ("--epochs", "10", "--save-every", "0")
     assert plait("train", "classify", *SMALL, *options, *length, "--out", "whole")[0] == 0
     process = started("train", "classify", *SMALL, *options, *length, "--out", "run")
-    killed(process, "run", saves=random.randint(3, 60))  # one after every step
+    killed(process, "run", saves=random.randint(3, 30))  # one after every step
     code, out, _ = plait("train", "classify", "--resume", "run")
     assert code == 0
     assert "goes on in epoch " in out

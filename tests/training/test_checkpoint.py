@@ -21,17 +21,18 @@ from plait.training.files import atomically
 from plait.training.loop import train
 from plait.training.run import Run
 
-SETTINGS = ForecastSettings(epochs=100, hidden=200, patience=0, save_every=0.0)  # a checkpoint after every step
+SETTINGS = ForecastSettings(hidden=200, patience=0, save_every=0.0)  # a checkpoint after every step
 
 
-def train_until_killed(folder: str, resume: bool) -> None:
+def train_until_killed(folder: str, resume: bool, epochs: int) -> None:
     torch.set_num_threads(1)
-    run = Run.open(folder) if resume else Run.create(folder, "forecast", {"settings": SETTINGS.as_dict()})
-    train(Forecast(SETTINGS, series.airline()), SETTINGS, run, resume=resume)
+    settings = dataclasses.replace(SETTINGS, epochs=epochs)
+    run = Run.open(folder) if resume else Run.create(folder, "forecast", {"settings": settings.as_dict()})
+    train(Forecast(settings, series.airline()), settings, run, resume=resume)
 
 
-@pytest.mark.parametrize("times", [12, pytest.param(50, marks=pytest.mark.slow)])
-def test_kill_9_while_checkpoints_are_written(times: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("times", "epochs"), [(12, 40), pytest.param(50, 100, marks=pytest.mark.slow)])
+def test_kill_9_while_checkpoints_are_written(times: int, epochs: int, tmp_path: Path) -> None:
     """Many times, at random moments: the run always goes on, never back, and ends where an undisturbed one ends."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["plait.training.loop", "plait.tasks.forecast", "torch._dynamo"])
@@ -40,7 +41,7 @@ def test_kill_9_while_checkpoints_are_written(times: int, tmp_path: Path) -> Non
     state = run.path / "state.safetensors"
     while kills < times:
         assert state.exists() == run.path.exists()  # it is there with all that it takes to go on, or not at all
-        process = context.Process(target=train_until_killed, args=(str(run.path), state.exists()))
+        process = context.Process(target=train_until_killed, args=(str(run.path), state.exists(), epochs))
         began = state.stat().st_mtime_ns if state.exists() else None
         process.start()
         if kills % 5:  # one life in five ends at any moment, even before it has begun
@@ -64,7 +65,7 @@ def test_kill_9_while_checkpoints_are_written(times: int, tmp_path: Path) -> Non
     assert partial > 0 or times < 50, "no kill met a write: the test has lost its point"
     assert steps_before > 0
     for path, resume_command in ((run.path, True), (whole.path, False)):  # in processes like those that were killed
-        process = context.Process(target=train_until_killed, args=(str(path), resume_command))
+        process = context.Process(target=train_until_killed, args=(str(path), resume_command, epochs))
         process.start()
         process.join()
         assert process.exitcode == 0
