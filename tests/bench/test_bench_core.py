@@ -292,6 +292,7 @@ LONG = {
     "layers",
     "schedule",
     "functions",
+    "memory",
     "bucketing",
     "ranks",
     "classify",

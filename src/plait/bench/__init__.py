@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = (
     *("loop", "layers", "batch", "phases", "schedule", "functions", "ragged", "bucketing", "language", "ranks"),
-    *("classify", "time", "ladder", "peers", "public", "busy", "cuda"),
+    *("classify", "time", "ladder", "peers", "public", "busy", "memory", "cuda"),
 )
 
 

@@ -28,10 +28,11 @@ from .arguments import (
     states_of,
     uniform,
 )
-from .autograd import is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
+from .autograd import in_functorch, is_autocast, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block, is_in_a_block
+from .recompute import check_checkpoint, steps_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -41,20 +42,33 @@ MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one f
 class Recurrent(Swappable, nn.RNNBase):
     """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
-    solver: Solver = SERIAL  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
+    # Of a layer that `accelerate` has swapped in place; a constructor sets them on the instance
+    solver: Solver = SERIAL
+    checkpoint: int | str | None = None
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
     _plait_step: LastStep | None = None  # if the last call was one step without gradients
     _plait_time: Any = None  # the ranks that share the steps out (ranks/time.py), if there are several
 
-    def __init__(self, *args: Any, engine: str = "auto", solver: Solver | str = SERIAL, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        engine: str = "auto",
+        solver: Solver | str = SERIAL,
+        checkpoint: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.engine, self.solver = engines.check_name(engine), check_solver(solver)
+        self.checkpoint = check_checkpoint(checkpoint)
+        self._plait_check_checkpoint(self.engine)
 
     def extra_repr(self) -> str:
         engine = "" if self.engine == "auto" else f", engine={self.engine!r}"
-        return super().extra_repr() + engine + ("" if self.solver == SERIAL else f", solver={self.solver}")
+        solver = "" if self.solver == SERIAL else f", solver={self.solver}"
+        checkpoint = "" if self.checkpoint is None else f", checkpoint={self.checkpoint!r}"
+        return super().extra_repr() + engine + solver + checkpoint
 
     @property
     def last_solve(self) -> Solves:
@@ -90,6 +104,8 @@ class Recurrent(Swappable, nn.RNNBase):
         engine = self._plait_engine(weight.dtype, weight.device)
         if engine == "cuda" or not weight.is_cpu:
             engine = cuda_choice.engine_for(self, engine, input, weight)
+        if self.checkpoint is not None and torch.is_grad_enabled():
+            self._plait_check_checkpoint(engine)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL:
             return self._plait_native(input, hx, lengths)
         if is_autocast(weight.device) if not weight.is_cpu else torch.is_autocast_enabled("cpu"):
@@ -186,7 +202,24 @@ class Recurrent(Swappable, nn.RNNBase):
             solver=self.solver,
             block=self._plait_block,
         )
-        return given, call, tensors, takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
+        is_one = takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
+        if self.checkpoint is not None and given.layout.N and (in_functorch() or is_recorded(given.x, tensors)):
+            if torch.compiler.is_compiling() or not are_readable((given.x, *tensors)):
+                todo = "put torch.compiler.disable around the layer, or leave checkpoint out"
+                raise PlaitError(f"checkpoint={self.checkpoint!r}: no operator of a recorded graph recomputes: {todo}.")
+            call.steps, call.apart = steps_of(call, check_checkpoint(self.checkpoint)), not is_one
+        return given, call, tensors, is_one or call.steps > 0
+
+    def _plait_check_checkpoint(self, engine: str) -> None:
+        """Raises if nobody would recompute."""
+        if self.checkpoint is None:
+            return
+        what = f"checkpoint={self.checkpoint!r}"
+        if engine not in ("auto", "fused"):
+            raise PlaitError(f"{what}: engine '{engine}' keeps all steps: use engine='fused', or leave checkpoint out.")
+        if type(self.solver) is not Serial:
+            why = "its pieces run side by side, and all their steps are kept"
+            raise PlaitError(f"{what}: with solver {self.solver} {why}: use plait.Serial(), or leave checkpoint out.")
 
     def _plait_each(
         self, call: Call, given: Given, weights: Sequence[Tensor], ids: Tensor | None
@@ -272,11 +305,12 @@ class Recurrent(Swappable, nn.RNNBase):
         weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
         engine = self._plait_engine(weight.dtype, weight.device)
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths)
-        found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one else None
+        found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one and not call.steps else None
         if found is None:
             why = "the stack is large, so each of its layers is a plan of its own"
             why = why if self.solver == SERIAL else f"solver {self.solver} is asked, layer by layer"
             why = why if engine == "fused" else f"engine {engine} has no plans, only 'fused' has"
+            why = f"with checkpoint={self.checkpoint!r} each stretch is a plan of its own" if call.steps else why
             raise PlaitError(f"this call is not one plan: {why}.")
         needs = tuple(t.requires_grad for t in (given.x, *tensors))
         for wanted in (None, needs):

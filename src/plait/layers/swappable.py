@@ -15,7 +15,8 @@ from ..errors import PlaitError
 from .autograd import no_trace
 
 TAKEN = ("plan", "last_solve")  # of the classes
-OWN = ("engine", "solver")  # attributes of an instance that torch's layers lack, beside those named _plait_...
+# Attributes of an instance that torch's layers lack, beside those named _plait_...
+OWN = ("engine", "solver", "checkpoint")
 
 
 class Switch:

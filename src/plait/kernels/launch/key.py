@@ -33,6 +33,7 @@ class Key(NamedTuple):
     dt: float = 1
     whole: int = 0  # sequences of the batch that this is a chunk of, if those are more than B
     step: bool = False  # of a cell: x (B, I), states (B, .), and the rows are h
+    ours: tuple[tuple[bool, bool], ...] = ()  # per layer: whether the launch computes W x, and d_x, if that is known
 
     @property
     def D(self) -> int:
