@@ -27,7 +27,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-RUN = ("start", "train", "ragged", "classify", "time", "clients")
+RUN = ("start", "train", "ragged", "classify", "time", "clients", "memory")
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in RUN)])

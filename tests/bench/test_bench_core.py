@@ -287,6 +287,7 @@ LONG = {
     "layers",
     "schedule",
     "functions",
+    "memory",
     "bucketing",
     "ranks",
     "classify",

@@ -207,6 +207,20 @@ class BusyOptions(Options):
     repeats: int = options.repeats(5)
 
 
+class MemoryOptions(Options):
+    """What does a layer keep for its backward pass, with and without checkpoint=, and what is the price?"""
+
+    cell: str = options.cell("lstm")
+    batch: int = option(4, "Sequences.", limits=(1, WIDEST))
+    inputs: int = option(64, "Inputs.", limits=(1, WIDEST))
+    hidden: int = option(256, "Units.", limits=(1, WIDEST))
+    checkpoint: str = option("auto", "After how many steps a state is kept; auto: about the root of all steps.")
+    steps: str = sized("1024,4096,16384,65536,262144", "1024,4096,16384", "Steps of a sequence, with commas.")
+    quick: bool = options.quick("Sequences of up to 16,384 steps: about a minute, not about 15.")
+    picture: str | None = options.picture()
+    repeats: int = options.repeats(5)
+
+
 class CudaOptions(Options):
     """What do the CUDA versions bring on this device? First whether they are right, then how long they take."""
 

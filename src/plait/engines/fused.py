@@ -18,7 +18,8 @@ from ..layout import Layout
 from .base import Derivative, Engine, Gradients, Needs, Prepared, States, Weights, check_source
 from .checks import check_alike, check_backward, check_forward, check_recur, check_recur_vjp
 from .packed import Packed, as_read
-from .plan import Out, Plan, address, rows_of
+from .plan import Plan, address, rows_of
+from .stretches import Stretches, tensors_of
 from .tape import Tape
 
 MOST_PLANS = 1024
@@ -104,34 +105,12 @@ class FusedEngine(Engine):
             return super().forward(ps, x, state0, layout, keep=keep, dt=dt)
         steps = layout.T if keep else steps_without_tape(layout, p.weights.w_ih.shape[0], x.element_size())
         if steps < layout.T:
-            return *self.forward_in_chunks(mine, x, given, layout, dt, steps), []
+            lasting = [q if q.lasting else Packed(q.cell, q.weights, q.reverse, True, q.rounded) for q in mine]
+            key = self.key(lasting, layout, stateful=bool(given), dt=dt)
+            return *Stretches(self.plan, key, lasting, layout, steps).forward(x, given), []
         plan = self.plan(self.key(mine, layout, stateful=bool(given), dt=dt))
         y, finals, tapes = plan.forward(x, given, tensors_of(mine), layout, pins=mine if p.lasting else ())
         return y, finals, tapes if keep else []
-
-    def forward_in_chunks(
-        self, ps: Sequence[Packed], x: Tensor, given: Sequence[Tensor], layout: Layout, dt: float, steps: int
-    ) -> tuple[Tensor, list[Tensor]]:
-        """`steps` steps at a time, all in the same small memory, with the running states (layout.py).
-
-        Chunks of ragged sequences are not the same in both directions, so these come one after the other.
-        """
-        ps = [p if p.lasting else self.prepare(p.cell, p.weights, p.reverse, rounded=p.rounded) for p in ps]
-        D, B, P = len(ps), layout.B, ps[0].P
-        y = pool.empty(x, *x.shape[:-1], D * P, exact=True)
-        running = [s.clone() for s in given] or [x.new_zeros(D, B, width) for width in ps[0].widths]
-        flat = y.view(layout.N, -1)
-        for group in [range(D)] if layout.is_dense else [range(d, d + 1) for d in range(D)]:
-            some, stateful = [ps[d] for d in group], bool(given)
-            states, rows = [s[group.start : group.stop] for s in running], flat[:, group.start * P :]
-            for cuts in zip(*[layout.cuts(steps, p.reverse) for p in some], strict=True):
-                chunk, firsts = layout.cut(*cuts[0]), [layout.rows(*cut).start for cut in cuts]
-                live = [s[:, : chunk.B] for s in states]
-                plan = self.plan(self.key(some, chunk, stateful=stateful, dt=dt, whole=B))
-                out = Out(rows, live, firsts)
-                plan.forward(x, live if stateful else (), tensors_of(some), chunk, pins=some, out=out)
-                stateful = True
-        return y, running
 
     def backward(
         self,
@@ -270,10 +249,6 @@ class FusedEngine(Engine):
 def check_not_rounded(p: Packed) -> None:
     if p.rounded:
         raise PlaitError("a walk from given W x is in float32: prepare the weights with rounded=False.")
-
-
-def tensors_of(ps: Sequence[Packed]) -> list[Tensor]:
-    return [t for p in ps for t in p.tensors]
 
 
 def blank_tape(p: Prepared, like: Tensor, layout: Layout, dt: float) -> Tape:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..kernels.launch.bindings import NOWHERE, Bindings, MemoryMap, Spot, Where
+from ..kernels.launch.bindings import JOINT_HEAD, NOWHERE, Bindings, MemoryMap, Spot, Where
 from ..kernels.launch.key import Key
 from .tape import Room
 
@@ -28,6 +28,9 @@ class PlanMap:
                 tape.add(f"{layer}", per_row.total, fixed.total)
         for layer in range(key.layers - 1):
             self.tapes[0].add(f"rows.{layer}", self.words(key.wide))
+        for layer in range(key.layers if key.ours else 0):  # d_gates and d_extra of a step in another stretch
+            (_, gates), (_, extra), *_ = self.rooms[0][0].shapes
+            self.tapes[0].add(f"joint.{layer}", 0, JOINT_HEAD + key.B * (gates + extra))
         self.bindings = Bindings(self.names())
         self.numbers = self.bindings.numbers
 
@@ -88,6 +91,8 @@ class Places(NamedTuple):
         elif name in ("x", "rows", "d_x"):
             found = self.rows(name, d)
             numbers += d * key.P if name == "rows" else 0
+        elif name == "joint":
+            found = self.map.tapes[0].spot(at["tape.0"], f"joint.{self.layer}")
         elif name in ("before", "d_projected", "d_params") or (name == "wx" and key.rounded):
             found = self.in_scratch(f"{name}.{d}.{k}") or NOWHERE
         elif name.removeprefix("d_") in IN_TAPE:

@@ -69,10 +69,11 @@ class Recurrence(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *given = inputs
         ctx.call, ctx.end = call, len(given)
-        ctx.spent, ctx.spendable = False, not call.is_shared  # the first backward pass may write over what is kept
+        # Whether the first backward pass may write over what is kept. A call in stretches does not.
+        ctx.spent, ctx.spendable = False, not (call.is_shared or call.steps)
         ctx.save_for_backward(*given, *call.kept)
         ctx.set_materialize_grads(False)
-        if ctx.spendable:
+        if not call.is_shared:
             call.kept = ()
 
     @staticmethod
@@ -108,11 +109,11 @@ def general_backward(
         if are_mapped(d_outputs) or not are_readable(d_outputs):
             check_alone(call, "mapped, fake and recorded gradients")
             d = call.filled(x, d_outputs)
-            return None, *call.vjp_on_operators(x, tensors, call.masks(kept), d, needs)
+            return None, *call.vjp_on_operators(x, tensors, call.masks(kept, x), d, needs)
         spent, ctx.spent = ctx.spent, ctx.spent or (once and ctx.spendable)
         if spent:  # the first backward pass has overwritten what was kept; retain_graph=True allows another
             with torch.no_grad():
-                kept = call.run(x, tensors, masks=call.masks(kept))[2]
+                kept = call.run(x, tensors, masks=call.masks(kept, x))[2]
         if once:
             return None, *call.run_vjp(x, tensors, kept, d_outputs, needs, spend=ctx.spendable)
         check_alone(call, "second derivatives")
@@ -155,7 +156,7 @@ class RecurrenceVJP(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.request, x, *rest = inputs
         tensors, kept, d_outputs = ctx.request.split(rest)
-        masks = ctx.request.call.masks(kept)
+        masks = ctx.request.call.masks(kept, x)
         ctx.masks = len(masks)
         ctx.save_for_backward(*masks, x, *tensors, *d_outputs)
 

@@ -18,6 +18,7 @@ from ..errors import PlaitError
 from ..kernels.launch import threads
 from ..kernels.launch.key import Key
 from ..solvers import Problem, Serial, Solver, Visit
+from . import recompute
 from .pinned import Block
 
 SERIAL = Serial()
@@ -47,6 +48,9 @@ class Call:
     step: bool = False  # of a cell: x (B, I), states (B, .); the rows are h, which is not repeated in the last states
     rounded: bool = False  # operands of products are rounded to bfloat16
     is_shared: bool = False  # by several levels of torch.func: none may write over what is kept
+    steps: int = 0  # of a stretch, if the backward pass walks it again (recompute.py); 0: the tapes are kept
+    apart: bool = False  # without stretches, each layer would be a plan of its own
+    ours: Sequence[tuple[bool, bool]] = ()  # per layer: whether the launch computes W x and d_x, without stretches
 
     # --- its tensors
     @property
@@ -71,8 +75,9 @@ class Call:
             return [(self.layout.B, width) for width in widths]
         return [(*x.shape[:-1], self.directions * P), *((count, self.layout.B, width) for width in widths)]
 
-    def masks(self, kept: Sequence[Tensor]) -> Sequence[Tensor]:
-        return kept[: self.layers - 1 if self.dropout else 0]
+    def masks(self, kept: Sequence[Tensor], x: Tensor) -> Sequence[Tensor]:
+        found = kept[: self.layers - 1 if self.dropout else 0]
+        return recompute.all_masks(self, found, x) if self.steps else found
 
     def filled(self, x: Tensor, d_outputs: Sequence[Tensor | None]) -> list[Tensor]:
         """With zeros for the outputs that have no gradient."""
@@ -95,14 +100,11 @@ class Call:
         return [engine.prepare(self.cell, w, k % self.directions == 1, lasting=lasting, **more) for k, w in found]
 
     # --- what runs it
-    def find_plan(self, x: Tensor, keep: bool, pinned: bool) -> Plan | None:
+    def key(self, x: Tensor, pinned: bool) -> Key:
+        """Of the plan of all layers, at all steps."""
         layout = self.layout
-        if self.engine != "fused" or not layout.N:
-            return None
-        if self.solver is not SERIAL and self.solver.is_cut(self.H, layout, self.visits, keep):
-            return None
         ragged = not layout.is_dense or layout.padding is not None
-        key = Key(
+        return Key(
             self.cell,
             x.dtype,
             ragged,
@@ -125,7 +127,15 @@ class Call:
             step=self.step,
             rounded=self.rounded,
         )
+
+    def find_plan(self, x: Tensor, keep: bool, pinned: bool) -> Plan | None:
+        layout = self.layout
+        if self.engine != "fused" or not layout.N:
+            return None
+        if self.solver is not SERIAL and self.solver.is_cut(self.H, layout, self.visits, keep):
+            return None
         engine: FusedEngine = engines.get("fused")  # type: ignore[assignment]
+        key = self.key(x, pinned)
         plan = engine.plans.get(key)
         if plan is None:
             plan = engine.plan(key)
@@ -136,6 +146,8 @@ class Call:
     ) -> tuple[Tensor, list[Tensor], Sequence[Tensor]]:
         """-> rows (., D*P), last states (L*D, B, .), what is kept. masks: those of an earlier run, if any"""
         pins: Sequence[Packed] = () if self.block is None else self.in_block(tensors)  # type: ignore[assignment]
+        if self.steps and keep:
+            return recompute.forward(self, x, tensors, pins)
         self.plan = plan = self.find_plan(x, keep, bool(pins))
         if plan is None:
             return self.run_layers(x, tensors, keep)
@@ -184,6 +196,8 @@ class Call:
         """-> d_x and d_ of all tensors in order, None for those not needed. spend: what is kept may be overwritten."""
         d = [None if d is None else evaluated(d) for d in d_outputs]
         d[1:1] = [None] if self.step else []
+        if self.steps:
+            return recompute.backward(self, x, tensors, kept, d, needs)
         if self.plan is None:
             return self.run_layer_vjp(x, tensors, kept, d, needs, spend)
         plan, gaps = self.plan, self.layers - 1 if self.dropout else 0

@@ -105,9 +105,10 @@ def layer(cell: type[Cell] | str, input_size: int, hidden_size: int, *args: Any,
         y, h = layer(x)
 
     The arguments are those of torch.nn's layers, in their order: input_size, hidden_size, num_layers, bias,
-    batch_first, dropout, bidirectional, proj_size, device, dtype; then engine, solver and precision, as plait.LSTM has
-    them. The parameters have torch's names (weight_ih_l0, ...), with a block of rows for each gate. A vector p of the
-    cell's own is p_l0, p_l0_reverse and so on. The state is one tensor, or a tuple if the cell has several.
+    batch_first, dropout, bidirectional, proj_size, device, dtype; then engine, solver, precision and checkpoint, as
+    plait.LSTM has them. The parameters have torch's names (weight_ih_l0, ...), with a block of rows for each gate. A
+    vector p of the cell's own is p_l0, p_l0_reverse and so on. The state is one tensor, or a tuple if the cell has
+    several.
     """
     if isinstance(cell, str):
         cell = cells.get(cell)

@@ -11,7 +11,7 @@ from torch import nn
 from .swappable import Swappable
 
 REBUILDING = ("__setstate__", "__reduce__", "__reduce_ex__", "__deepcopy__")
-OPTIONS = ("_plait_portable", "engine", "solver")
+OPTIONS = ("_plait_portable", "engine", "solver", "checkpoint")
 Swap = Callable[[nn.Module], bool]
 _followed: dict[type, WeakSet[nn.Module]] = {}  # classes with a __deepcopy__ of ours -> the accelerated modules
 _lock = threading.RLock()

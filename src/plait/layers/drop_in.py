@@ -13,11 +13,11 @@ class RNN(Recurrent, nn.RNN):
         layer = plait.RNN(
             input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
-            precision=None,
+            precision=None, checkpoint=None,
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine`, `solver`, `precision`, `lengths` and `ids` are those of plait.LSTM.
+    `engine`, `solver`, `precision`, `checkpoint`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     @property
@@ -31,11 +31,13 @@ class LSTM(Recurrent, nn.LSTM):
         layer = plait.LSTM(
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, proj_size=0, device=None, dtype=None, engine="auto", solver=plait.Serial(),
-            precision=None,
+            precision=None, checkpoint=None,
         )
         y, (h, c) = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time, or its name.
+    `checkpoint` is after how many steps a state is kept for the backward pass, which computes the steps between once
+    more, or "auto"; None keeps everything. Then memory grows with the root of the number of steps.
     `lengths` are those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length
     are zero.
     `precision="bf16"` multiplies bfloat16 numbers and keeps half as much for the backward pass; sums, gates, parameters
@@ -52,11 +54,11 @@ class GRU(Recurrent, nn.GRU):
         layer = plait.GRU(
             input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
             bidirectional=False, device=None, dtype=None, engine="auto", solver=plait.Serial(),
-            precision=None,
+            precision=None, checkpoint=None,
         )
         y, h = layer(x, hx=None, lengths=None, ids=None)
 
-    `engine`, `solver`, `precision`, `lengths` and `ids` are those of plait.LSTM.
+    `engine`, `solver`, `precision`, `checkpoint`, `lengths` and `ids` are those of plait.LSTM.
     """
 
     _plait_cell = cells.GRU

@@ -27,11 +27,12 @@ from .arguments import (
     states_of,
     uniform,
 )
-from .autograd import is_recorded, no_jvp, no_trace, no_vmap, without_autocast
+from .autograd import in_functorch, is_recorded, no_jvp, no_trace, no_vmap, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block, is_in_a_block
 from .precision import Precision, check_precision, is_ordinary, precision_of
+from .recompute import check_checkpoint, steps_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -41,7 +42,9 @@ MOST_TOGETHER = 1 << 22  # numbers of gates and weights of a stack that is one f
 class Recurrent(Swappable, nn.RNNBase):
     """What the layers share. Parameters are read at each call, so parametrizations and functional_call work."""
 
-    solver: Solver = SERIAL  # of a layer that `accelerate` has swapped in place; a constructor sets it on the instance
+    # Of a layer that `accelerate` has swapped in place; a constructor sets them on the instance
+    solver: Solver = SERIAL
+    checkpoint: int | str | None = None
     _plait_block: Block | None = None  # of `plait.packed` (pinned.py), if the layer is in one
     _plait_warm_starts: WarmStarts | None = None  # what the solver has learnt of this layer
     _plait_visits: Sequence[Visit | None] = ()  # of the last call
@@ -54,16 +57,19 @@ class Recurrent(Swappable, nn.RNNBase):
         engine: str = "auto",
         solver: Solver | str = SERIAL,
         precision: str | None = None,
+        checkpoint: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.engine, self.solver = engines.check_name(engine), check_solver(solver)
-        self.precision = check_precision(precision)
+        self.precision, self.checkpoint = check_precision(precision), check_checkpoint(checkpoint)
+        self._plait_check_checkpoint(self.engine)
 
     def extra_repr(self) -> str:
         found = super().extra_repr() + ("" if self.engine == "auto" else f", engine={self.engine!r}")
         found += "" if self.solver == SERIAL else f", solver={self.solver}"
-        return found + ("" if self.precision is None else f", precision={self.precision!r}")
+        wishes = (name for name in ("precision", "checkpoint") if getattr(self, name) is not None)
+        return found + "".join(f", {name}={getattr(self, name)!r}" for name in wishes)
 
     @property
     def last_solve(self) -> Solves:
@@ -99,6 +105,8 @@ class Recurrent(Swappable, nn.RNNBase):
         engine = self._plait_engine(weight.dtype, weight.device)
         if engine == "cuda" or not weight.is_cpu:
             engine = cuda_choice.engine_for(self, engine, input, weight)
+        if self.checkpoint is not None and torch.is_grad_enabled():
+            self._plait_check_checkpoint(engine)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL and self.precision != "bf16":
             return self._plait_native(input, hx, lengths)
         if is_ordinary(self.precision, weight):
@@ -207,7 +215,24 @@ class Recurrent(Swappable, nn.RNNBase):
             block=self._plait_block,
             rounded=precision is not None and precision.rounded,
         )
-        return given, call, tensors, takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
+        is_one = takes_padded or self._plait_is_one(engine, given.x, tensors, weights)
+        if self.checkpoint is not None and given.layout.N and (in_functorch() or is_recorded(given.x, tensors)):
+            if torch.compiler.is_compiling() or not are_readable((given.x, *tensors)):
+                todo = "put torch.compiler.disable around the layer, or leave checkpoint out"
+                raise PlaitError(f"checkpoint={self.checkpoint!r}: no operator of a recorded graph recomputes: {todo}.")
+            call.steps, call.apart = steps_of(call, check_checkpoint(self.checkpoint)), not is_one
+        return given, call, tensors, is_one or call.steps > 0
+
+    def _plait_check_checkpoint(self, engine: str) -> None:
+        """Raises if nobody would recompute."""
+        if self.checkpoint is None:
+            return
+        what = f"checkpoint={self.checkpoint!r}"
+        if engine not in ("auto", "fused"):
+            raise PlaitError(f"{what}: engine '{engine}' keeps all steps: use engine='fused', or leave checkpoint out.")
+        if type(self.solver) is not Serial:
+            why = "its pieces run side by side, and all their steps are kept"
+            raise PlaitError(f"{what}: with solver {self.solver} {why}: use plait.Serial(), or leave checkpoint out.")
 
     def _plait_each(
         self, call: Call, given: Given, weights: Sequence[Tensor], ids: Tensor | None
@@ -294,11 +319,12 @@ class Recurrent(Swappable, nn.RNNBase):
         engine = self._plait_engine(weight.dtype, weight.device)
         chosen = None if is_ordinary(self.precision, weight) else precision_of(self, engine, input, weight)
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths, chosen)
-        found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one else None
+        found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one and not call.steps else None
         if found is None:
             why = "the stack is large, so each of its layers is a plan of its own"
             why = why if self.solver == SERIAL else f"solver {self.solver} is asked, layer by layer"
             why = why if engine == "fused" else f"engine {engine} has no plans, only 'fused' has"
+            why = f"with checkpoint={self.checkpoint!r} each stretch is a plan of its own" if call.steps else why
             raise PlaitError(f"this call is not one plan: {why}.")
         needs = tuple(t.requires_grad for t in (given.x, *tensors))
         for wanted in (None, needs):

@@ -16,11 +16,8 @@ from .autograd import no_trace
 from .import_hook import came
 
 TAKEN = ("plan", "last_solve")  # of the classes
-OWN = (
-    "engine",
-    "solver",
-    "precision",
-)  # attributes of an instance that torch's layers lack, beside those named _plait_...
+# Attributes of an instance that torch's layers lack, beside those named _plait_...
+OWN = ("engine", "solver", "precision", "checkpoint")
 
 
 class Switch:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ALIGNED = 64  # numbers: matrices of a dense batch begin at multiples
+JOINT_HEAD = 4  # numbers that have room for two counts, before the d_rh of a step in another stretch
 
 
 class Where(NamedTuple):

@@ -135,12 +135,14 @@ class Sized:
 
     def choices(self, N: int, T: int, *, back: bool) -> Choices:
         """N, T: how many rows and steps the batch has."""
-        key, I = self.key, self.I
+        key, I, known = self.key, self.I, self.key.ours[self.number] if self.key.ours else None
         if back:
             count = self.team(N, I)
-            is_ours = self.slab_count > 1 or self.ours(N, I, self.GH, count, self.lenient)
+            is_ours = known[1] if known else self.ours(N, I, self.GH, count, self.lenient)
+            is_ours = is_ours or self.slab_count > 1
         else:
-            is_ours = not (key.walk or self.folded) and self.ours(N, self.GH, I, key.threads)
+            is_ours = known[0] if known else self.ours(N, self.GH, I, key.threads)
+            is_ours = is_ours and not (key.walk or self.folded)
             count = self.team(N, I if is_ours or self.folded else 0)
         can_share = not self.unites and self.slab_count == 1 and count > 1
         shared = can_share and by_units(self.costs, self.form, key.B, key.H, key.D, count)

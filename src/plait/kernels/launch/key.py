@@ -34,6 +34,7 @@ class Key(NamedTuple):
     whole: int = 0  # sequences of the batch that this is a chunk of, if those are more than B
     step: bool = False  # of a cell: x (B, I), states (B, .), and the rows are h
     rounded: bool = False  # operands of products are rounded to bfloat16
+    ours: tuple[tuple[bool, bool], ...] = ()  # per layer: whether the launch computes W x, and d_x, if that is known
 
     @property
     def D(self) -> int:

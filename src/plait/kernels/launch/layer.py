@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..emit.target import ONES, Target
 from ..records import LINE, PIECE, Product, Tile, Walk
-from .bindings import Bindings, Spot, Where
+from .bindings import JOINT_HEAD, Bindings, Spot, Where
 from .choices import Choices, Sized
 from .program import ByTorch, Program, Run
 from .slabs import Slab
@@ -63,6 +63,8 @@ class Layer(NamedTuple):
         for at, slab in program.walks.items():
             program.walk(at, slab, stride)
             program.carry(at, slab, wanted.states)
+            if key.ours:
+                program.joint(at, slab)
             recurrent = program.recurrent(at, slab)
             program.set(recurrent, IDLE=choices.is_one_step and not wanted.states and not key.pinned)
             program.projection(at, slab)
@@ -173,6 +175,23 @@ class LayerProgram(Program):
         if not (back and form.projected):
             self.set(at, TOUCH=self.functions["plait_touch_back" if back else "plait_touch"])
         return at
+
+    def joint(self, walk: int, slab: Slab) -> None:
+        """d_rh times R, of a step in the stretch after this one: those rows are in the tape (engines/plan_map.py)."""
+        key, form, d, unit = self.key, self.form, slab.direction, self.target.words(self.key.H)
+        gates, extra = form.G * unit, form.E * unit
+        starts = {"gates": (JOINT_HEAD, gates), "extra": (JOINT_HEAD + key.B * gates, extra)}
+        assert key.pinned, "the panels of all stretches are the same"
+        runs = []
+        for name, column, count in form.runs:
+            start, row = starts[name]
+            runs.append(Run(row, count * unit, Where(d, "joint", start + column * unit)))
+        at = self.product(Where(d, "w_hh"), runs, columns=key.P, row=key.P)
+        self.give_to(walk, Walk.JOINT, at)
+        self.terms(at, form.G * key.H, gates=True)
+        self.point(at + Product.PANELS, Where(d, "r_panels"))
+        self.set(at, READY=1)
+        self.point(walk + Walk.COUNTS, Where(d, "joint"))
 
     def projection(self, walk: int, slab: Slab) -> None:
         key, d = self.key, slab.direction

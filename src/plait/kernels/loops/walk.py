@@ -138,12 +138,11 @@ def step_forward(walk, s, lo, hi, block, last):
 
 
 @compiled(7)
-def rows_back(walk, span, n, function, row, from_row, sequence):
+def rows_back(recurrent, span, n, function, row, from_row, sequence):
     """R' d_rh of n rows, `from_row` and following, for the function. If from_row is -1, d_rh is zero there.
 
     Blocks and old states are in the span.
     """
-    recurrent = get(walk, Walk.RECURRENT)
     a = get(recurrent, Product.RUN) + from_row * get(recurrent, Product.RUN_ROW) if from_row >= 0 else 0
     rows(recurrent, span, n, function, row, sequence, a, from_row)
 
@@ -151,13 +150,20 @@ def rows_back(walk, span, n, function, row, from_row, sequence):
 @compiled(6)
 def step_backward(walk, s, lo, hi, block, last):
     span, reverse, projection = new_span(), get(walk, Walk.REVERSE), get(walk, Walk.PROJECTION)
+    recurrent, counts = get(walk, Walk.RECURRENT), get(walk, Walk.COUNTS)
     t = s if reverse else get(walk, Walk.T) - 1 - s
     before, after = (t + 1, t - 1) if reverse else (t - 1, t + 1)
     n, known = live(walk, t, lo, hi), live(walk, after, lo, hi)
     find_rows(walk, t)
     set_blocks(span, block, last)
-    if n < known and get(walk, Walk.FINISH):  # these sequences started with the step after
-        rows_back(walk, span, known - n, get(walk, Walk.ENDING), 0, first_row(walk, after) + lo + n, lo + n)
+    r = max(n, get(counts, 1) - lo) if counts else n
+    if r < known and get(walk, Walk.FINISH):  # these sequences started with the step after
+        rows_back(recurrent, span, known - r, get(walk, Walk.ENDING), 0, first_row(walk, after) + lo + r, lo + r)
+    base = lo
+    if counts and s == 0:
+        recurrent, known = get(walk, Walk.JOINT), max(0, get(counts, 0) - lo)
+    elif known:
+        base += first_row(walk, after)
     known, going_on = min(n, known), min(n, live(walk, before, lo, hi))
     r = 0
     while r < n:
@@ -170,8 +176,7 @@ def step_backward(walk, s, lo, hi, block, last):
         else:
             states_at(walk, span, Walk.INITIAL, lo + r)
         row, function = first_row(walk, t) + lo + r, get(walk, Walk.PROJECT if projection else Walk.POINTWISE)
-        from_row = first_row(walk, after) + lo + r if r < known else -1
-        rows_back(walk, span, end - r, function, row, from_row, lo + r)
+        rows_back(recurrent, span, end - r, function, row, base + r if r < known else -1, lo + r)
         if projection:
             a = get(walk, Walk.D_PROJECTED) + row * tape_row_size(walk, 0)
             set_blocks(span, 0, blocks(projection, get(walk, Walk.H)))
