@@ -137,8 +137,8 @@ class Layer(NamedTuple):
         x, P = self.x.double(), self.weights[0].w_hh.shape[1]
         rows, last, d_states, d_weights, d_x = [], [], [], list[Tensor](), torch.zeros_like(x)
         for d, w in enumerate(self.weights):
-            places = [None if t is None else t.double() for t in w[:5]]
-            double = Weights(*places, params=tuple(p.double() for p in w.params))  # type: ignore[arg-type]
+            places = (None if t is None else t.double() for t in w[:5])
+            double = Weights._make([*places, tuple(p.double() for p in w.params)])
             walk = Walk(self.cell, double, self.layout, d == 1)
             y, final = walk.forward(x, [s[d].double() for s in self.state0])
             d_y, ends = self.d_rows[:, d * P : (d + 1) * P].double(), [s[d].double() for s in self.d_last]
