@@ -282,27 +282,34 @@ class Plan:
         frame.x, frame.weights, frame.masks, frame.layout, frame.N = x, weights, masks, layout, layout.N
         frame.firsts = self.firsts
         ends = ends_of(d_outputs[1:], layout if key.padded else None)
-        values = frame.values = self.head(layout, its, True) if key.ragged else [*self.dense]
-        for end in ends:
-            values.append(0 if end is None else end.data_ptr())
-        values += map(Tensor.data_ptr, frame.states) if frame.states else self.no_states
-        values += (x.data_ptr(), frame.rows.data_ptr()) * self.D
-        values += (
-            0 if frame.d_x is None else frame.d_x.data_ptr(),
-            0 if frame.scratch is None else frame.scratch.data_ptr(),
-        )
-        values += map(Tensor.data_ptr, tapes)
-        values += map(Tensor.data_ptr, frame.d_tapes)
-        values += map(Tensor.data_ptr, weights)
-        for pin in pins:
-            values += pin.bindings(self.form, True, False)
-        for gradient in frame.gradients:
-            values.append(0 if gradient is None else gradient.data_ptr())
+        frame.values = self.bindings_back(its, frame, ends, pins)
         for segment in its.segments:
             segment.run(frame)
         for pin, panels in zip(pins, its.variant.packs, strict=False):
             pin.mark_ready(True, panels)
         return Back(frame.d_x, frame.states, frame.gradients, frame, its.variant)
+
+    def bindings_back(
+        self, its: Pass, frame: Frame, ends: Sequence[Tensor | None], pins: Sequence[Packed]
+    ) -> list[int]:
+        """Of a backward pass, in their order. ends: the gradients of the last states"""
+        values = self.head(frame.layout, its, True) if self.key.ragged else [*self.dense]
+        for end in ends:
+            values.append(0 if end is None else end.data_ptr())
+        values += map(Tensor.data_ptr, frame.states) if frame.states else self.no_states
+        values += (frame.x.data_ptr(), frame.rows.data_ptr()) * self.D
+        values += (
+            0 if frame.d_x is None else frame.d_x.data_ptr(),
+            0 if frame.scratch is None else frame.scratch.data_ptr(),
+        )
+        values += map(Tensor.data_ptr, frame.tapes)
+        values += map(Tensor.data_ptr, frame.d_tapes)
+        values += map(Tensor.data_ptr, frame.weights)
+        for pin in pins:
+            values += pin.bindings(self.form, True, False)
+        for gradient in frame.gradients:
+            values.append(0 if gradient is None else gradient.data_ptr())
+        return values
 
     def shift(self, values: list[int], out: "Out") -> None:
         """Lets each direction begin at its own first row of x and of the output."""
