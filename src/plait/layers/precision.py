@@ -63,10 +63,8 @@ def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precisi
     rounded = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)
     if wish == "float32" or engine != "fused" or device != "cpu":
         rounded = False
-    if rounded and layer_solver(layer).sweeps:
-        say_once(
-            f"bfloat16: solver {layer_solver(layer)} cuts time in float32; with plait.Serial() the layer would not."
-        )
+    if rounded and cuts_time(layer):
+        say_once(f"bfloat16: solver {layer.solver} computes in float32, only plait.Serial() does not.")
         rounded = False
     kind = torch.float32 if own is torch.bfloat16 and engine == "fused" else own
     is_promised = rounded and autocast is torch.bfloat16 and own is torch.float32
@@ -86,7 +84,7 @@ def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torc
     return (given,) * count
 
 
-def check_possible(layer: nn.Module, engine: str, own: torch.dtype, device: str) -> None:
+def check_possible(layer: Any, engine: str, own: torch.dtype, device: str) -> None:
     """What was asked for by name is done, or refused."""
     if own is torch.float64:
         raise PlaitError("precision 'bf16' of a layer in torch.float64: expected float32 weights, use layer.float().")
@@ -94,14 +92,13 @@ def check_possible(layer: nn.Module, engine: str, own: torch.dtype, device: str)
         raise PlaitError(f"precision 'bf16' of a layer on {device}: expected the CPU, use torch.autocast('{device}').")
     if engine != "fused":
         raise PlaitError(f"precision 'bf16' with engine '{engine}': expected engine='fused', or torch.autocast.")
-    if layer_solver(layer).sweeps:
-        raise PlaitError(f"precision 'bf16' with solver {layer_solver(layer)}: expected solver=plait.Serial().")
+    if cuts_time(layer):
+        raise PlaitError(f"precision 'bf16' with solver {layer.solver}: expected solver=plait.Serial().")
 
 
-def layer_solver(layer: Any) -> Any:
-    from .call import SERIAL
-
-    return getattr(layer, "solver", SERIAL)
+def cuts_time(layer: Any) -> bool:
+    """Whether it has a solver that does. Cells have none."""
+    return getattr(layer, "solver", None) is not None and layer.solver.sweeps
 
 
 @cache
