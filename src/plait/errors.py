@@ -1,5 +1,6 @@
 """What a user reads when something is wrong: one sentence with what was found, what was expected and what to do."""
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -31,3 +32,13 @@ def between(name: str, value: float, least: float, most: float) -> None:
 def counted(number: int, noun: str) -> str:
     """1 thread, 2 threads"""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+SAID: set[str] = set()
+
+
+def say_once(sentence: str) -> None:
+    """A warning, the first time; at the line that called the layer."""
+    if sentence not in SAID:
+        SAID.add(sentence)
+        warnings.warn(sentence, PlaitWarning, stacklevel=4)

@@ -114,7 +114,8 @@ def test_version_engines_equations(plait) -> None:
 
     assert plait("--version")[1] == package.__version__ + "\n"
     out = plait("engines")[1]
-    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), "auto", "threads", "vectors"]
+    about = ["auto", "threads", "vectors", "bf16"]
+    assert [line.split()[0] for line in out.splitlines()] == [*package.engines.names(), *about]
     runtime = json.loads(plait("engines", "--json", "-")[1])["openmp"]
     assert runtime in out if runtime else "runs on one thread" in out
     out = plait("equations", "gru")[1]

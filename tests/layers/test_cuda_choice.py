@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import plait
-from plait import PlaitError, cells, engines
+from plait import PlaitError, cells, engines, errors
 from plait.engines import Layout, Weights, cuda_blocks
 from plait.errors import PlaitWarning
 from plait.kernels.cuda.gpu import enough_memory, why_too_old
@@ -37,7 +37,7 @@ class StandIn:
 @pytest.fixture(autouse=True)
 def no_choices():
     CHOICES.clear()
-    cuda_choice.SAID.clear()
+    errors.SAID.clear()
     yield
     CHOICES.clear()
 

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import plait
-from plait.errors import PlaitError, PlaitWarning
+from plait.errors import SAID, PlaitError, PlaitWarning
 from plait.ladder.compare import outputs_and_gradients, relative, worst
 from plait.ladder.rounded import rounded
 
@@ -227,9 +228,7 @@ def test_only_two_precisions_have_names(value):
 
 
 def test_autocast_to_float16_computes_in_float32_and_says_so_once():
-    from plait.layers.precision import say_once
-
-    say_once.cache_clear()
+    SAID.clear()
     layer, x = plait.GRU(3, 4), torch.randn(5, 2, 3)
     expected = layer(x)[0]
     with torch.autocast("cpu", dtype=torch.float16):
@@ -284,3 +283,29 @@ def test_stretches_that_are_walked_again_round_the_same(theirs, H, options):
                 assert relative(again[name], expected) < 1e-6
             else:
                 assert torch.equal(again[name], expected), name
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch", "numpy"])
+def test_float32_by_name_is_not_rounded_by_any_engine(engine):
+    for layer, x in ((plait.GRU(3, 4, engine=engine), torch.randn(5, 2, 3)), (plait.RNNCell(3, 4), torch.randn(2, 3))):
+        layer.engine, layer.precision = engine, "float32"
+        expected = leaves(layer(x))
+        with bfloat:
+            found = leaves(layer(x.bfloat16().float()))
+        assert {t.dtype for t in found} == {torch.float32}
+        again = leaves(layer(x.bfloat16().float()))
+        assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+        assert not torch.equal(found[0], expected[0])
+
+
+@pytest.mark.parametrize("options", [{"engine": "numpy"}, {"solver": "shooting"}])
+def test_what_does_not_round_under_autocast_says_so_once(options):
+    SAID.clear()
+    layer, x = plait.GRU(3, 4, **options), torch.randn(5, 2, 3)
+    expected = layer(x)[0]
+    with bfloat:
+        with pytest.warns(PlaitWarning, match="bfloat16: .* computes in float32"):
+            assert torch.equal(layer(x)[0], expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            layer(x)

@@ -11,7 +11,7 @@ from ..bench.core.report import show
 from ..cells.load import load
 from ..cells.trace import trace
 from ..errors import between, counted
-from ..kernels.emit.target import FORCED, bf16_by, host
+from ..kernels.emit.target import FORCED, host
 from ..kernels.launch.threads import openmp, why_alone
 from ..ladder.rungs import ladder
 from ..training.settings import set_threads
@@ -40,7 +40,8 @@ def list_engines(output: Output) -> None:
     why = f"as {FORCED} says" if cpu.forced else "the widest"
     has = ", ".join(map(str, cpu.widths))
     output.line(f"{'vectors':<{width}}  of {cpu.vector_bits} bits, {why}; {cpu.name} has {has}")
-    output.line(f"{'bf16':<{width}}  {bf16_by()}")
+    how = "by avx512_bf16" if cpu.has_dot else "in float32 code: this CPU has no avx512_bf16"
+    output.line(f"{'bf16':<{width}}  {how}")
     vectors = {"bits": cpu.vector_bits, "forced": cpu.forced is not None, "widths": cpu.widths, "cpu": cpu.name}
     vectors["bf16"] = cpu.has_dot
     output.result({"engines": rows, "auto": took, "openmp": runtime.path if runtime else None, "vectors": vectors})

@@ -59,7 +59,8 @@ class FusedEngine(Engine):
                 oldest, *_ = self.plans  # a list at once: other threads add plans meanwhile
                 self.plans.pop(oldest, None)
             form = self.form(key)
-            found = self.plans[key] = Plan(key, self.schedule, form, costs.of_this_process(form))
+            plain = self.form(key._replace(rounded=False))  # costs are of numbers that are not rounded
+            found = self.plans[key] = Plan(key, self.schedule, form, costs.of_this_process(plain))
         return found
 
     def form(self, key: Key) -> Form:

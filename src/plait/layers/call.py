@@ -147,6 +147,7 @@ class Call:
         """-> rows (., D*P), last states (L*D, B, .), what is kept. masks: those of an earlier run, if any"""
         pins: Sequence[Packed] = () if self.block is None else self.in_block(tensors)  # type: ignore[assignment]
         if self.steps and keep:
+            assert not masks, "a call in stretches has masks of its own, as bits"
             return recompute.forward(self, x, tensors, pins)
         self.plan = plan = self.find_plan(x, keep, bool(pins))
         if plan is None:

@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 from torch import nn
 
-from .swappable import Swappable
+from .swappable import OWN, Swappable
 
 REBUILDING = ("__setstate__", "__reduce__", "__reduce_ex__", "__deepcopy__")
-OPTIONS = ("_plait_portable", "engine", "solver", "checkpoint")
+OPTIONS = ("_plait_portable", *OWN)
 Swap = Callable[[nn.Module], bool]
 _followed: dict[type, WeakSet[nn.Module]] = {}  # classes with a __deepcopy__ of ours -> the accelerated modules
 _lock = threading.RLock()

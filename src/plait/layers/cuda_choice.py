@@ -4,7 +4,6 @@ Lengths and batches are counted in powers of two: a new length of text is no new
 config.json, and goes on with them: the order of sums depends on them.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import engines
-from ..errors import PlaitWarning
+from ..errors import say_once
 from ..kernels.cuda.gpu import TorchDevice
 from .autograd import is_autocast, without_autocast
 from .call import SERIAL
@@ -21,7 +20,6 @@ from .tensor_kinds import are_readable
 
 CHOICES: dict[str, str] = {}  # shape -> engine
 REPEATS = 5
-SAID: set[str] = set()
 
 
 def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
@@ -47,12 +45,6 @@ def engine_for(layer: Any, chosen: str, input: Any, weight: Tensor) -> str:
     passes += ", autocast" if is_autocast(weight.device) else ""
     shape = f"{shape_of(layer, T, B)}, {passes}, {device.name}"
     return fastest(device, shape, lambda: contenders(layer, T, B, weight))
-
-
-def say_once(sentence: str) -> None:
-    if sentence not in SAID:
-        SAID.add(sentence)
-        warnings.warn(sentence, PlaitWarning, stacklevel=4)
 
 
 def extent(input: Any, batch_first: bool) -> tuple[int, int]:

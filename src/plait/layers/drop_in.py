@@ -36,8 +36,8 @@ class LSTM(Recurrent, nn.LSTM):
         y, (h, c) = layer(x, hx=None, lengths=None, ids=None)
 
     `engine` is what runs it: `plait engines` lists them. `solver` is how a sequence is solved over time, or its name.
-    `checkpoint` is after how many steps a state is kept for the backward pass, which computes the steps between once
-    more, or "auto"; None keeps everything. Then memory grows with the root of the number of steps.
+    `checkpoint` recomputes the steps in the backward pass (gradient checkpointing), from states that are kept after so
+    many steps. With "auto" memory grows about with the root of the number of steps; None keeps everything.
     `lengths` are those of the sequences in a padded batch: nothing is computed for padding, and outputs beyond a length
     are zero.
     `precision="bf16"` multiplies bfloat16 numbers and keeps half as much for the backward pass; sums, gates, parameters

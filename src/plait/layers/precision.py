@@ -3,19 +3,18 @@
 The weights say it, or `precision=` of the layer, or torch.autocast around the call.
 """
 
-import warnings
-from functools import cache
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import PlaitError, PlaitWarning
+from ..errors import PlaitError, say_once
 from .arguments import converted
-from .autograd import is_autocast
+from .autograd import is_autocast, without_autocast
 
-PRECISIONS = ("float32", "bf16")
+PRECISIONS = ("float32", "bf16")  # "float32": not rounded, whatever autocast says; float64 weights stay float64
 NATIVE = (torch.float32, torch.float64)  # types of weights that the engines compute in as they are
 
 
@@ -48,7 +47,17 @@ def check_precision(value: Any) -> str | None:
 
 def is_ordinary(precision: str | None, weight: Tensor) -> bool:
     """Whether the layer computes in the type of its weights, and nothing has to be converted."""
-    return precision is None and weight.dtype in NATIVE and not is_autocast(weight.device)
+    return precision != "bf16" and weight.dtype in NATIVE and not is_autocast(weight.device)
+
+
+def in_own_precision(
+    precision: str | None, weight: Tensor, forward: Callable[..., Any], x: Any, hx: Any, *more: Any
+) -> Any:
+    """torch's own layer or cell; not under autocast if precision="float32"."""
+    if precision is None or not is_autocast(weight.device):
+        return forward(x, hx, *more)
+    with without_autocast(weight.device):
+        return forward(converted(x, weight.dtype), converted(hx, weight.dtype), *more)
 
 
 def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precision:
@@ -59,12 +68,12 @@ def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precisi
         check_possible(layer, engine, own, device)
     autocast = torch.get_autocast_dtype(device) if is_autocast(weight.device) else None
     if autocast is torch.float16:
-        say_once("autocast to float16: plait's layers compute in float32 there, use dtype=torch.bfloat16.")
-    rounded = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)
-    if wish == "float32" or engine != "fused" or device != "cpu":
-        rounded = False
-    if rounded and cuts_time(layer):
-        say_once(f"bfloat16: solver {layer.solver} computes in float32, only plait.Serial() does not.")
+        say_once("autocast to float16: plait's layers do not round, use dtype=torch.bfloat16.")
+    is_wanted = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)
+    rounded = is_wanted and wish != "float32" and device == "cpu"
+    if rounded and (engine != "fused" or cuts_time(layer)):
+        what = f"solver {layer.solver}" if cuts_time(layer) else f"engine {engine}"
+        say_once(f"bfloat16: {what} computes in {str(own)[6:]}, only engine fused with plait.Serial() rounds.")
         rounded = False
     kind = torch.float32 if own is torch.bfloat16 and engine == "fused" else own
     is_promised = rounded and autocast is torch.bfloat16 and own is torch.float32
@@ -73,7 +82,9 @@ def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precisi
 
 
 def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torch.dtype, ...]:
-    """As torch gives them: an RNN, an LSTM and a projected c have types of their own, others that of the input."""
+    """Those of torch: bfloat16 for an RNN and, unless it is packed, for an LSTM; else the type of the input. With a
+    projection, h of an LSTM is always bfloat16, and c always has the type of the input.
+    """
     is_packed = isinstance(input, PackedSequence)
     given = input.data.dtype if is_packed else input.dtype
     low = torch.bfloat16
@@ -99,8 +110,3 @@ def check_possible(layer: Any, engine: str, own: torch.dtype, device: str) -> No
 def cuts_time(layer: Any) -> bool:
     """Whether it has a solver that does. Cells have none."""
     return getattr(layer, "solver", None) is not None and layer.solver.sweeps
-
-
-@cache
-def say_once(sentence: str) -> None:
-    warnings.warn(sentence, PlaitWarning, stacklevel=2)

@@ -18,6 +18,7 @@ from ..cells import Cell
 from ..engines import Prepared
 from ..engines.checks import check_shapes
 from ..engines.fused import FusedEngine
+from ..engines.packed import as_read
 from ..engines.stretches import Masks, Stretches, Walked
 from ..engines.tape import Room
 from ..errors import PlaitError
@@ -173,7 +174,7 @@ def forward(
     if not x.is_cpu:
         raise PlaitError(f"the input is on {x.device}, the layer on the CPU: move one of them.")
     walk, padding = Walk(call, x, tensors, pins), call.layout.padding
-    x, *given = [t.contiguous().resolve_neg() for t in (x, *tensors[: call.S])]
+    x, *given = as_read((x, *tensors[: call.S]))
     if padding is not None:
         x, given = padding.gathered(x), padding.sorted(given)
     bits, states, rows, finals = walk.drawn(x), [], [], []
@@ -201,7 +202,7 @@ def backward(
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in order, None for those not needed"""
     walk, padding, shape = Walk(call, x, tensors, call.in_block(tensors)), call.layout.padding, x.shape
-    kept, x, of_states = walk.kept(saved), x.contiguous().resolve_neg(), call.shapes(x)[1:]
+    kept, x, of_states = walk.kept(saved), as_read([x])[0], call.shapes(x)[1:]
     d_rows, *ends = d_outputs
     d_states = [x.new_zeros(s) if d is None else d.clone() for s, d in zip(of_states, ends, strict=True)]
     if padding is not None:

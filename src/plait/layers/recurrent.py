@@ -31,7 +31,7 @@ from .autograd import in_functorch, is_recorded, no_jvp, no_trace, no_vmap, with
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block, is_in_a_block
-from .precision import Precision, check_precision, is_ordinary, precision_of
+from .precision import Precision, check_precision, in_own_precision, is_ordinary, precision_of
 from .recompute import check_checkpoint, steps_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
@@ -108,7 +108,7 @@ class Recurrent(Swappable, nn.RNNBase):
         if self.checkpoint is not None and torch.is_grad_enabled():
             self._plait_check_checkpoint(engine)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL and self.precision != "bf16":
-            return self._plait_native(input, hx, lengths)
+            return in_own_precision(self.precision, weight, self._plait_native, input, hx, lengths)
         if is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, lengths, numbers)
         chosen = precision_of(self, engine, input, weight)

@@ -19,7 +19,7 @@ from .autograd import no_trace, without_autocast
 from .call import SERIAL, Call
 from .one_step import LastStep, last_step
 from .pinned import Block
-from .precision import Precision, check_possible, check_precision, is_ordinary, precision_of
+from .precision import Precision, check_possible, check_precision, in_own_precision, is_ordinary, precision_of
 from .swappable import Swappable
 from .tensor_kinds import are_plain, are_readable
 
@@ -61,14 +61,15 @@ class StepCell(Swappable, nn.RNNCellBase):
         if engine == "torch" or (self.engine == "auto" and is_transformed and not torch.compiler.is_compiling()):
             if self.precision == "bf16":
                 check_possible(self, "torch", weight.dtype, weight.device.type)
-            return super().forward(input, hx)
+            state: State = in_own_precision(self.precision, weight, super().forward, input, hx)
+            return state
         if is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, weights)
         chosen = precision_of(self, engine, input, weight)
         with without_autocast(weight.device):
             given = chosen.inside(input, hx, weight.dtype)
-            state = self._plait_run(cell, engine, *given, weights, chosen)
-            return chosen.outside(states_of(state)[0], state)[1]
+            new = self._plait_run(cell, engine, *given, weights, chosen)
+            return chosen.outside(states_of(new)[0], new)[1]
 
     @classmethod
     def _plait_knows(cls, engine: str) -> bool:

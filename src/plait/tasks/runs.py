@@ -26,6 +26,8 @@ def open_run(path: str, task: str | None = None, changes: dict[str, Any] | None 
         )
     cls = tasks.get(config["task"])
     settings = stored_settings(run, config, cls.kind, changes)
+    if changes is not None:
+        os.close(run.lock())  # another process may be training it: that is said before anything else
     return run, cls.reopen(settings, run, training=changes is not None)
 
 

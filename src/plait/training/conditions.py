@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Conditions:
     threads: int
     costs: Mapping[str, Any] | None = None  # of the fused engine; not in runs of earlier versions
-    bf16: str | None = None  # who multiplies, if the run is in bfloat16
+    bf16: str | None = None  # of a run in bfloat16: what multiplies (emit/target.py)
 
     @classmethod
     def here(cls, model: nn.Module) -> "Conditions":
@@ -44,11 +44,8 @@ class Conditions:
         """Says so if this CPU multiplies bfloat16 numbers in another way than the one that the run began on."""
         here = bf16_by()
         if self.bf16 not in (None, here):
-            warnings.warn(
-                f"this run in bfloat16 began {self.bf16} and goes on {here}: its last bits will differ.",
-                PlaitWarning,
-                stacklevel=2,
-            )
+            sentence = f"this run multiplied bfloat16 numbers by {self.bf16}, this CPU does by {here}"
+            warnings.warn(f"{sentence}: the last bits of its results will differ.", PlaitWarning, stacklevel=3)
 
     def use(self) -> None:
         """From now on, in this process."""
@@ -75,7 +72,8 @@ class Conditions:
 
 
 def bf16_of(model: nn.Module) -> str | None:
-    return bf16_by() if any(getattr(m, "precision", None) == "bf16" for m in model.modules()) else None
+    layers = (m for m in model.modules() if hasattr(m, "_plait_cell"))
+    return bf16_by() if any(m.precision == "bf16" for m in layers) else None
 
 
 def costs_of(model: nn.Module) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ def report(cases: Sequence[Case], options: LayersOptions, run: Callable[..., Any
         TABLES,
         rows,
         [
-            f"shape: B,T,I,H,layers. bf16 here: {bf16_by()}.",
+            f"shape: B,T,I,H,layers. Multiplied here by {bf16_by()}.",
             "own: plait's float32 over its bf16. torch: the fastest of torch's three over it, with quartiles.",
             "forward: without gradients. peak %: of what the tile reaches with bfloat16 numbers from the first cache.",
             "deviation: of outputs and gradients from plait's float32; of torch's autocast beside it.",

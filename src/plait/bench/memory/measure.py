@@ -119,7 +119,8 @@ def lengths(text: str) -> list[int]:
 def measure(options: MemoryOptions) -> Report:
     o, cell = options, cells.get(options.cell)
     sizes = {"B": o.batch, "I": o.inputs, "H": o.hidden}
-    checkpoint = check_checkpoint(int(o.checkpoint) if o.checkpoint.isdigit() else o.checkpoint)
+    is_number = o.checkpoint.isascii() and o.checkpoint.isdigit()
+    checkpoint = check_checkpoint(int(o.checkpoint) if is_number else o.checkpoint)
     assert checkpoint is not None
     every = lengths(o.steps)
     check_layer(o.batch, max(every), o.inputs, o.hidden, len(cell.gates) * o.hidden)

@@ -82,8 +82,8 @@ def add_dot(emit: Emitter, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Valu
 
 
 def load_short(emit: Emitter, address: ir.Value, count: ir.Value | None = None) -> ir.Value:
-    """A vector of bfloat16 numbers, or the first `count` of them, then zeros. If that is odd, one more is read: rows
-    have an even number of them.
+    """A vector of bfloat16 numbers, or its first `count` lanes, then zeros. Reads whole pairs: rows are padded to an
+    even number. count: may be 0 or less
     """
     build, lanes = emit.build, emit.target.lanes
     short = ir.VectorType(I16, lanes)
@@ -92,7 +92,7 @@ def load_short(emit: Emitter, address: ir.Value, count: ir.Value | None = None) 
         value.align = 2
         return value
     words = ir.VectorType(I32, lanes // 2)
-    half = build.lshr(build.add(count, i64(1)), i64(1))
+    half = build.ashr(build.add(count, i64(1)), i64(1))
     name = f"llvm.masked.load.v{lanes // 2}i32.p0"
     mask, align = emit.mask(half, lanes // 2), ir.Constant(I32, 2)
     found = intrinsic(build, name, words, emit.at(address, words), align, mask, ir.Constant(words, None))

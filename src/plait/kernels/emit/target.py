@@ -79,12 +79,8 @@ def host() -> Host:
 
 
 def bf16_by() -> str:
-    """Who multiplies pairs of bfloat16 numbers, in words."""
-    return (
-        "by instructions of the CPU (avx512_bf16)"
-        if host().has_dot
-        else "in float32 code (this CPU has no avx512_bf16)"
-    )
+    """What multiplies pairs of bfloat16 numbers here: the CPU's instruction, or float32 code."""
+    return "avx512_bf16" if host().has_dot else "float32"
 
 
 @cache
@@ -136,6 +132,11 @@ class Target:
     def most_joined(self, panels: int) -> int:
         """So many units of the last block, or fewer, are columns of one panel for all gates. They fill no vector."""
         return min(self.width // panels, self.lanes - 1) if panels > 1 else 0
+
+    @property
+    def kind(self) -> str:
+        """What it is called, where users read it."""
+        return "bfloat16" if self.rounded else f"float{8 * self.size}"
 
     @property
     def operand(self) -> int:

@@ -93,7 +93,7 @@ def shared() -> Code:
 @once
 def products(target: Target) -> Code:
     """The functions that all cells share, for one kind of number."""
-    what = f"products in float{8 * target.size}"
+    what = f"products in {target.kind}"
     return load(what, key(repr(target)), lambda: objects().products(target), "plait_product")
 
 
@@ -101,7 +101,7 @@ def products(target: Target) -> Code:
 def functions(form: Form) -> Code:
     """The functions that are made for one cell and one kind of number."""
     text = (form.trace.step, form.trace.vjp, repr(form.target), f"{form.projected} {form.sourced}")
-    what = f"{form.cell.name} in float{8 * form.target.size}"
+    what = f"{form.cell.name} in {form.target.kind}"
     found = load(what, key(*text), lambda: objects().functions(form), "plait_forward")
     found.rest = products(form.target)
     return found

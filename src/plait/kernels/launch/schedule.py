@@ -49,6 +49,8 @@ class Schedule:
         if self.tile == "register":
             dot = rounded and machine.has_dot
             return Target(double, lanes, machine.rows, apart=self.apart, rounded=rounded, dot=dot)
+        if rounded:
+            raise PlaitError(f"tile {self.tile} with bfloat16: expected tile='register'.")
         chunk, columns = self.tile or (0, lanes)
         target = Target(double, lanes, 1, max(1, columns // lanes), chunk, self.apart)
         if target.width * target.size > MOST_TILE:
