@@ -1,5 +1,5 @@
 # make train      a trained forecaster and its picture, from an empty machine with Python 3.11 and make
-# make test       lint, types, the order of the rooms and every quick test (under 8 minutes on 2 cores)
+# make test       lint, types, the order of the rooms and every quick test (8 to 13 minutes on 2 cores)
 # make test-slow  the long ones
 # make test-cuda  the CUDA kernels, without a device: in the simulator, and compiled for three architectures
 # make test-lowest  kernels, layers, files, pictures and commands with the lowest versions that pyproject.toml allows

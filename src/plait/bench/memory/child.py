@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ... import layers
-from ..core.memory import resident
+from ..core.memory import extra_memory
 from ..core.steps import Step
 
 
@@ -44,17 +44,16 @@ def say(**found: Any) -> None:
 
 def main(order: dict[str, Any]) -> None:
     step = make(order)
-    before = resident("VmRSS")
     kept = bytes_kept(step)
     y, *gradients = step.results()
     digest = hashlib.sha256(y.contiguous().numpy().data).hexdigest()
     torch.save(gradients, order["file"])
     del y, gradients
-    say(kept=kept, outputs=digest)
+    say(kept=kept, outputs=digest, peak=extra_memory(step))
     for _ in sys.stdin:
         start = time.perf_counter()
         step()
-        say(seconds=time.perf_counter() - start, peak=(resident("VmHWM") - before) * 1024)
+        say(seconds=time.perf_counter() - start)
 
 
 if __name__ == "__main__":

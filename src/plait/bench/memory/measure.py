@@ -72,13 +72,10 @@ def contenders(order: dict[str, Any], checkpoint: int | str) -> Iterator[dict[st
 
 def compare(order: dict[str, Any], checkpoint: int | str, repeats: int) -> Row:
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    peak = dict.fromkeys(WAYS, 0)
     with contenders(order, checkpoint) as found:
         for k in range(repeats):
             for way in in_turn(WAYS, k):
-                step = found[way].step()
-                seconds[way].append(step["seconds"])
-                peak[way] = max(peak[way], step["peak"])
+                seconds[way].append(found[way].step()["seconds"])
         a, b = (torch.load(found[way].file, weights_only=True) for way in WAYS)
     plain, other = (found[way].first for way in WAYS)
     slower = ratio(seconds["checkpoint"], seconds["plain"])
@@ -86,7 +83,7 @@ def compare(order: dict[str, Any], checkpoint: int | str, repeats: int) -> Row:
         "T": order["T"],
         **{f"{way} MB": found[way].first["kept"] / MB for way in WAYS},
         "of plain": other["kept"] / plain["kept"],
-        **{f"{way} peak MB": peak[way] / MB for way in WAYS},
+        **{f"{way} peak MB": found[way].first["peak"] for way in WAYS},
         **{f"{way} s": spread(seconds[way]).median for way in WAYS},
         **slower.row("times as long"),
         "same outputs": "yes" if plain["outputs"] == other["outputs"] else "no",
@@ -134,8 +131,7 @@ def measure(options: MemoryOptions) -> Report:
         rows,
         [
             "MB: of what is saved for the backward pass, beside the input and the weights.",
-            "peak: resident memory of the process at its peak, beyond that before the first step: with the outputs and "
-            "all gradients.",
+            "peak: of a step, not the first, beyond what was there before it: with the outputs and all gradients.",
             "times as long: a step with checkpoint over the same step without, turn by turn: the median and quartiles.",
             "gradients off: those of the weights, the largest relative difference.",
         ],
