@@ -14,6 +14,7 @@ import plait
 from plait.errors import SAID, PlaitError, PlaitWarning
 from plait.ladder.compare import outputs_and_gradients, relative, worst
 from plait.ladder.rounded import rounded
+from plait.training.network import layers_of
 
 LAYERS = [
     (nn.LSTM, {}),
@@ -309,3 +310,57 @@ def test_what_does_not_round_under_autocast_says_so_once(options):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             layer(x)
+
+
+@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 2, 3)])
+def test_batches_without_rows(shape):
+    for layer in (plait.LSTM(3, 4, 2, bidirectional=True, precision="bf16"), plait.GRU(3, 4)):
+        x = torch.zeros(shape, requires_grad=True)
+        with bfloat:
+            y, _ = layer(x)
+        assert y.shape[:2] == shape[:2]
+        y.float().sum().backward()
+        assert x.grad.shape == x.shape
+    with bfloat:
+        assert plait.GRUCell(3, 4)(torch.zeros(0, 3)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("theirs", [nn.GRU, nn.LSTM, nn.RNN, nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_types_where_the_input_and_the_state_differ(theirs):
+    plain, ours = plain_and_plait(theirs, {})
+    is_cell, S = issubclass(theirs, nn.RNNCellBase), 2 if "LSTM" in theirs.__name__ else 1
+    for dtype, other in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
+        x, h = torch.randn(*(() if is_cell else (5,)), 3, 7), torch.zeros(*(() if is_cell else (1,)), 3, 12)
+        hx = (h.to(other),) * S if S > 1 else h.to(other)
+        with bfloat:
+            expected, found = leaves(plain(x.to(dtype), hx)), leaves(ours(x.to(dtype), hx))
+        assert [t.dtype for t in found] == [t.dtype for t in expected]
+
+
+def test_whole_numbers_as_input_under_autocast_are_numbers():
+    layer = plait.GRU(3, 4)
+    with bfloat:
+        y = layer(torch.ones(5, 2, 3, dtype=torch.int64))[0]
+        assert torch.equal(y, layer(torch.ones(5, 2, 3))[0])
+    assert y.dtype is torch.float32
+
+
+def test_compiled_code_under_autocast_to_float16_does_not_warn():
+    SAID.clear()
+    layer, x = plait.GRU(3, 4), torch.randn(5, 2, 3)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = compiled(x)[0]
+    assert relative(found, layer(x)[0]) < 1e-6
+
+
+def test_a_precision_that_is_set_later_is_checked_too():
+    layer = plait.GRU(3, 4)
+    layer.precision = "BF16"
+    with pytest.raises(PlaitError, match="expected 'bf16', 'float32', or None"):
+        layer(torch.randn(5, 2, 3))
+
+
+def test_a_pipeline_refuses_it():
+    with pytest.raises(PlaitError, match="precision bf16 cannot be in a pipeline: use data ranks"):
+        list(layers_of([plait.LSTM(3, 4, precision="bf16")]))

@@ -303,3 +303,33 @@ def test_saved_states_of_another_shape() -> None:
         y = layer(x)[0]
         with pytest.raises(PlaitError, match="a saved state h is"):
             y.sum().backward()
+
+
+def test_an_input_that_was_changed_unseen_is_refused():
+    layer, x = plait.LSTM(5, 8, checkpoint=2), torch.randn(9, 3, 5, requires_grad=True)
+    y = layer(x)[0].sum()
+    x.data = torch.zeros(1, 3, 5)
+    with pytest.raises(PlaitError, match=r"input is \(1, 3, 5\).* expected \(27, 5\)"):
+        y.backward()
+
+
+@pytest.mark.parametrize(
+    ("is_other", "what"),
+    [
+        (lambda t: t.dtype is torch.uint8, "a saved mask"),
+        (lambda t: t.dim() == 3 and t.shape[-1] == 16, "saved rows"),
+        (lambda t: t.dim() == 4, "a saved state h"),
+    ],
+)
+def test_saved_tensors_that_do_not_fit_are_refused(is_other, what):
+    layer, x = plait.LSTM(5, 8, 2, bidirectional=True, dropout=0.5, checkpoint=2), torch.randn(9, 3, 5)
+    with saved_tensors_hooks(lambda t: t, lambda t: t[:1] if is_other(t) else t):
+        y = layer(x.requires_grad_())[0].sum()
+    with pytest.raises(PlaitError, match=what):
+        y.backward()
+
+
+def test_zeros_without_memory_are_zeros():
+    layer = plait.LSTM(3, 4, checkpoint=2)
+    found = layer(torch._efficientzerotensor(5, 2, 3))[0]
+    assert torch.equal(found, layer(torch.zeros(5, 2, 3))[0])

@@ -103,7 +103,7 @@ class FusedEngine(Engine):
         x, given = x.contiguous(), [s.contiguous() for s in state0 or ()]
         p = mine[0]
         if layout.N == 0:
-            return super().forward(ps, x, state0, layout, keep=keep, dt=dt)
+            return super().forward(unrounded(mine), x, state0, layout, keep=keep, dt=dt)
         steps = layout.T if keep else steps_without_tape(layout, p.weights.w_ih.shape[0], x.element_size())
         if steps < layout.T:
             lasting = [q if q.lasting else Packed(q.cell, q.weights, q.reverse, True, q.rounded) for q in mine]
@@ -130,7 +130,8 @@ class FusedEngine(Engine):
         check_backward(mine, x, kept, d_rows, d_finals, layout)
         x, *tapes = as_read((x, *kept))
         if layout.N == 0:
-            return super().backward(ps, x, tapes, d_rows, d_finals, layout, needs=needs, spend=spend, dt=dt)
+            wanted = {"needs": needs, "spend": spend, "dt": dt}
+            return super().backward(unrounded(mine), x, tapes, d_rows, d_finals, layout, **wanted)  # type: ignore[arg-type]
         plan = self.plan(self.key(mine, layout, stateful=True, dt=dt))
         wanted = [n for some in needs.weights for n in some]
         states = [True in needs.states] * len(d_finals)
@@ -245,6 +246,11 @@ class FusedEngine(Engine):
 
     def add_mm(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return total.addmm_(a, b)
+
+
+def unrounded(ps: Sequence[Packed]) -> Sequence[Packed]:
+    """For batches without rows."""
+    return [Packed(p.cell, p.weights, p.reverse, p.lasting) for p in ps] if ps[0].rounded else ps
 
 
 def check_not_rounded(p: Packed) -> None:

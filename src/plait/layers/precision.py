@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import PlaitError, say_once
-from .arguments import converted
+from .arguments import converted, states_of
 from .autograd import is_autocast, without_autocast
 
 PRECISIONS = ("float32", "bf16")  # "float32": not rounded, whatever autocast says; float64 weights stay float64
@@ -47,7 +47,7 @@ def check_precision(value: Any) -> str | None:
 
 def is_ordinary(precision: str | None, weight: Tensor) -> bool:
     """Whether the layer computes in the type of its weights, and nothing has to be converted."""
-    return precision != "bf16" and weight.dtype in NATIVE and not is_autocast(weight.device)
+    return precision in (None, "float32") and weight.dtype in NATIVE and not is_autocast(weight.device)
 
 
 def in_own_precision(
@@ -60,33 +60,34 @@ def in_own_precision(
         return forward(converted(x, weight.dtype), converted(hx, weight.dtype), *more)
 
 
-def precision_of(layer: Any, engine: str, input: Any, weight: Tensor) -> Precision:
+def precision_of(layer: Any, engine: str, input: Any, hx: Any, weight: Tensor) -> Precision:
     """For engines of plait: torch's own layer does as torch says."""
-    wish, own, device = layer.precision, weight.dtype, weight.device.type
+    wish, own, device = check_precision(layer.precision), weight.dtype, weight.device.type
     count = 1 + len(layer._plait_cell.states)
     if wish == "bf16":
         check_possible(layer, engine, own, device)
     autocast = torch.get_autocast_dtype(device) if is_autocast(weight.device) else None
     if autocast is torch.float16:
-        say_once("autocast to float16: plait's layers do not round, use dtype=torch.bfloat16.")
+        tell("autocast to float16: plait's layers do not round, use dtype=torch.bfloat16.")
     is_wanted = wish == "bf16" or own is torch.bfloat16 or (autocast is torch.bfloat16 and own is torch.float32)
     rounded = is_wanted and wish != "float32" and device == "cpu"
     if rounded and (engine != "fused" or cuts_time(layer)):
         what = f"solver {layer.solver}" if cuts_time(layer) else f"engine {engine}"
-        say_once(f"bfloat16: {what} computes in {str(own)[6:]}, only engine fused with plait.Serial() rounds.")
+        tell(f"bfloat16: {what} computes in {str(own)[6:]}, only engine fused with plait.Serial() rounds.")
         rounded = False
     kind = torch.float32 if own is torch.bfloat16 and engine == "fused" else own
-    is_promised = rounded and autocast is torch.bfloat16 and own is torch.float32
-    results = types_under_autocast(layer, input, count) if is_promised else (own,) * count
+    is_promised = rounded and autocast is torch.bfloat16
+    results = types_under_autocast(layer, input, hx, own) if is_promised else (own,) * count
     return Precision(rounded, kind, results, autocast is not None)
 
 
-def types_under_autocast(layer: nn.Module, input: Any, count: int) -> tuple[torch.dtype, ...]:
-    """Those of torch: bfloat16 for an RNN and, unless it is packed, for an LSTM; else the type of the input. With a
-    projection, h of an LSTM is always bfloat16, and c always has the type of the input.
+def types_under_autocast(layer: Any, input: Any, hx: Any, own: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Those of torch: bfloat16 for an RNN and, unless it is packed, for an LSTM; else the type of the initial state, or
+    without one that of the input. With a projection, h of an LSTM is always bfloat16, and c never by itself.
     """
-    is_packed = isinstance(input, PackedSequence)
-    given = input.data.dtype if is_packed else input.dtype
+    is_packed, count = isinstance(input, PackedSequence), 1 + len(layer._plait_cell.states)
+    given = (input.data if is_packed else input).dtype if hx is None else states_of(hx)[-1].dtype
+    given = given if given in (torch.bfloat16, torch.float32) else torch.float32
     low = torch.bfloat16
     if isinstance(layer, nn.RNN | nn.RNNCell):
         return (low,) * count
@@ -105,6 +106,12 @@ def check_possible(layer: Any, engine: str, own: torch.dtype, device: str) -> No
         raise PlaitError(f"precision 'bf16' with engine '{engine}': expected engine='fused', or torch.autocast.")
     if cuts_time(layer):
         raise PlaitError(f"precision 'bf16' with solver {layer.solver}: expected solver=plait.Serial().")
+
+
+def tell(sentence: str) -> None:
+    """Code that is being compiled cannot warn."""
+    if not torch.compiler.is_compiling():
+        say_once(sentence)
 
 
 def cuts_time(layer: Any) -> bool:

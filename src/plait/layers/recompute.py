@@ -6,6 +6,7 @@ the rows of the one below it at all steps: it goes layer by layer, and these row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import isqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,7 +107,11 @@ class Walk:
         for g, states in enumerate(found.states):  # hooks on saved tensors may pass others
             names = [f"a saved state {name}" for name in self.call.cell.states]
             check_shapes(zip(names, states, self.shapes(g), strict=True), self.stretches[g].key.dtype)
-        return found
+        N, wide = self.layout.N, self.wide
+        rows = [("saved rows", t, t.shape if t.numel() == N * wide else (N, wide)) for t in found.rows]
+        check_shapes(rows, self.stretches[0].key.dtype)
+        check_shapes((("a saved mask", t, (N, -(-wide // 8))) for t in bits), torch.uint8)
+        return found._replace(states=[as_read(s) for s in found.states], rows=as_read(found.rows))
 
     # --- dropout
     def drawn(self, like: Tensor) -> list[Tensor]:
@@ -192,6 +197,13 @@ def forward(
     return x, ends, Kept(bits, states, rows).tensors
 
 
+def check_given(walk: Walk, x: Tensor) -> None:
+    """Hooks on saved tensors may pass another input, and `x.data = ...` changes it unseen."""
+    layout, I = walk.layout, walk.stretches[0].key.I
+    rows = layout.N if layout.padding is None else math.prod(layout.padding.shape)
+    check_shapes([("input", x, x.shape if x.numel() == rows * I else (rows, I))], walk.stretches[0].key.dtype)
+
+
 def backward(
     call: Call,
     x: Tensor,
@@ -202,6 +214,7 @@ def backward(
 ) -> list[Tensor | None]:
     """-> d_x and d_ of all tensors in order, None for those not needed"""
     walk, padding, shape = Walk(call, x, tensors, call.in_block(tensors)), call.layout.padding, x.shape
+    check_given(walk, x)
     kept, x, of_states = walk.kept(saved), as_read([x])[0], call.shapes(x)[1:]
     d_rows, *ends = d_outputs
     d_states = [x.new_zeros(s) if d is None else d.clone() for s, d in zip(of_states, ends, strict=True)]

@@ -109,9 +109,10 @@ class Recurrent(Swappable, nn.RNNBase):
             self._plait_check_checkpoint(engine)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL and self.precision != "bf16":
             return in_own_precision(self.precision, weight, self._plait_native, input, hx, lengths)
-        if is_ordinary(self.precision, weight):
+        is_plain = self.precision is None and weight.dtype is torch.float32 and weight.is_cpu
+        if (is_plain and not torch.is_autocast_enabled("cpu")) or is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, lengths, numbers)
-        chosen = precision_of(self, engine, input, weight)
+        chosen = precision_of(self, engine, input, hx, weight)
         with without_autocast(weight.device):
             given = chosen.inside(input, hx, weight.dtype)
             return chosen.outside(*self._plait_run(cell, engine, *given, lengths, numbers, chosen))
@@ -317,7 +318,7 @@ class Recurrent(Swappable, nn.RNNBase):
         """What runs such a call in training, to be read: `print(layer.plan(x))`. Only engine `fused` has plans."""
         weight, cell = cast(Tensor, self._flat_weights[0]), self._plait_cell
         engine = self._plait_engine(weight.dtype, weight.device)
-        chosen = None if is_ordinary(self.precision, weight) else precision_of(self, engine, input, weight)
+        chosen = None if is_ordinary(self.precision, weight) else precision_of(self, engine, input, hx, weight)
         given, call, tensors, is_one = self._plait_given(cell, engine, input, hx, lengths, chosen)
         found = call.find_plan(given.x, True, is_in_a_block(self)) if is_one and not call.steps else None
         if found is None:

@@ -65,7 +65,7 @@ class StepCell(Swappable, nn.RNNCellBase):
             return state
         if is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, weights)
-        chosen = precision_of(self, engine, input, weight)
+        chosen = precision_of(self, engine, input, hx, weight)
         with without_autocast(weight.device):
             given = chosen.inside(input, hx, weight.dtype)
             new = self._plait_run(cell, engine, *given, weights, chosen)

@@ -86,7 +86,10 @@ class Pass:
         self.micros = stage.cut.micros(layout)
         self.schedule = stage.cut.schedule(self.micros)
         self.engines: list[Engine] = [layer.engine() for layer in stage.layers]
-        self.prepared: list[Prepared] = [layer.prepared() for layer in stage.layers]
+        self.prepared: list[Prepared] = [
+            engine.prepare(layer.cell, layer.weights())
+            for engine, layer in zip(self.engines, stage.layers, strict=True)
+        ]
         like = stage.layers[0].parameters()[0].detach()
         self.like = like
         # Consecutive layers of the same widths have their states in one tensor (layers, B, .)

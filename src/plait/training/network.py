@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .. import engines
 from ..cells import Cell
-from ..engines import Engine, Prepared, Weights
+from ..engines import Engine, Weights
 from ..errors import PlaitError
 from ..layers import Recurrent
 from ..solvers import Serial
@@ -42,10 +42,6 @@ class OneLayer(NamedTuple):
     def engine(self) -> Engine:
         weight = self.parameters()[0]
         return engines.get(engines.choose(self.module.engine, self.cell, weight.dtype, weight.device))
-
-    def prepared(self) -> Prepared:
-        more = {"rounded": True} if self.module.precision == "bf16" else {}
-        return self.engine().prepare(self.cell, self.weights(), **more)
 
 
 class Head(ABC):
@@ -118,6 +114,8 @@ def layers_of(rnns: Sequence[nn.Module]) -> Iterator[OneLayer]:
             )
         if not isinstance(layer.solver, Serial):
             raise PlaitError(f"layers: solver {layer.solver} cannot be in a pipeline: use plait.Serial().")
+        if layer.precision == "bf16":
+            raise PlaitError("layers: precision bf16 cannot be in a pipeline: use data ranks, or float32.")
         if is_parametrized(layer):
             raise PlaitError(
                 f"layers: the weights of {type(layer).__name__} are parametrized, and a pipeline needs plain ones: "
