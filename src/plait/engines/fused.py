@@ -130,8 +130,8 @@ class FusedEngine(Engine):
         check_backward(mine, x, kept, d_rows, d_finals, layout)
         x, *tapes = as_read((x, *kept))
         if layout.N == 0:
-            wanted = {"needs": needs, "spend": spend, "dt": dt}
-            return super().backward(unrounded(mine), x, tapes, d_rows, d_finals, layout, **wanted)  # type: ignore[arg-type]
+            ps = unrounded(mine)
+            return super().backward(ps, x, tapes, d_rows, d_finals, layout, needs=needs, spend=spend, dt=dt)
         plan = self.plan(self.key(mine, layout, stateful=True, dt=dt))
         wanted = [n for some in needs.weights for n in some]
         states = [True in needs.states] * len(d_finals)

@@ -108,7 +108,8 @@ class Recurrent(Swappable, nn.RNNBase):
         if self.checkpoint is not None and torch.is_grad_enabled():
             self._plait_check_checkpoint(engine)
         if engine == "torch" and cell.mode is not None and self.solver == SERIAL and self.precision != "bf16":
-            return in_own_precision(self.precision, weight, self._plait_native, input, hx, lengths)
+            result: tuple[Any, State] = in_own_precision(self.precision, weight, self._plait_native, input, hx, lengths)
+            return result
         is_plain = self.precision is None and weight.dtype is torch.float32 and weight.is_cpu
         if (is_plain and not torch.is_autocast_enabled("cpu")) or is_ordinary(self.precision, weight):
             return self._plait_run(cell, engine, input, hx, lengths, numbers)

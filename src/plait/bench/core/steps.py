@@ -88,9 +88,14 @@ class Step:
         return [y.detach(), *(t.grad for t in (*self.layer.parameters(), self.x) if t.grad is not None)]
 
 
+def check_memory(case: Case) -> None:
+    """Refuses what two layers with their steps would not fit into."""
+    check_layer(case.B, case.T, case.I, case.H, case.gates, case.layers, of=2)
+
+
 def contenders(case: Case, engine: str, input_gradient: bool = False) -> dict[str, Step]:
     """Torch's layer and plait's, with the same weights and data."""
-    check_layer(case.B, case.T, case.I, case.H, case.gates, case.layers, of=2)
+    check_memory(case)
     theirs = TORCH[case.cell](case.I, case.H, case.layers)
     ours = layers.accelerate(copy.deepcopy(theirs), engine)
     x = torch.randn(case.T, case.B, case.I, requires_grad=input_gradient)

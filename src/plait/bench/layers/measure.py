@@ -14,7 +14,7 @@ from ...ladder.compare import deviation, outputs_and_gradients
 from ..core import Report, Row, malloc, take_turns, tracked
 from ..core.memory import extra_memory, pages
 from ..core.peak import Peak
-from ..core.steps import Case, contenders, parse_shapes
+from ..core.steps import Case, check_memory, contenders, parse_shapes
 from ..phases import measure as phases
 from ..questions import LayersOptions
 from . import low_precision, targets
@@ -120,6 +120,8 @@ def measure(options: LayersOptions) -> Report:
         raise PlaitError("--shapes and --random were both given: leave one of them out.")
     else:
         cases = draw(options.random, names, options.seed)
+    for case in cases:  # before anything is compiled or measured
+        check_memory(case)
     if options.precision == "bf16":
         return low_precision.report(cases, options, run)
     rows, more = run(measured, cases, options)
