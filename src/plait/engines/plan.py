@@ -24,7 +24,7 @@ from .checks import check_saved, check_shapes, check_weights_of, kind_of
 from .packed import Packed
 from .plan_map import PlanMap
 from .plan_writer import Variant, Writer
-from .segments import Frame, Launch
+from .segments import Frame, Launch, drawn_masks
 
 MOST_PASSES = 256
 
@@ -116,9 +116,7 @@ class Plan:
         return sum(tape.size(N) for tape in self.map.tapes) * self.form.target.size
 
     def masks(self, like: Tensor, N: int, dropout: float) -> list[Tensor]:
-        """What torch.nn.functional.dropout multiplies the rows between two layers with."""
-        rows = [like.new_ones(N, self.wide) for _ in range(self.key.layers - 1)]
-        return [torch.nn.functional.dropout(ones, dropout) for ones in rows]
+        return [*drawn_masks(like, N, self.wide, self.key.layers - 1, dropout)]
 
     # --- what is decided for a batch
     def make(self, layout: Layout, stride: int, needs: tuple[bool, ...] | None = None) -> Pass:

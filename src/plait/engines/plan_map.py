@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ..kernels.launch.bindings import JOINT_HEAD, NOWHERE, Bindings, MemoryMap, Spot, Where
 from ..kernels.launch.key import Key
+from ..kernels.records import words
 from .tape import Room
 
 RAGGED = ("starts", "T", "padded", "places", "sources", "inverse", "before.0", "before.1")
@@ -40,8 +41,7 @@ class PlanMap:
         return Room(key.cell, key.dt, N, B, key.H, key.P, key.projected, reverse, key.rounded)
 
     def words(self, operands: int) -> int:
-        """Of a row of operands of products: two are in one if they are rounded."""
-        return (operands + 1) // 2 if self.key.rounded else operands
+        return words(operands, self.key.rounded)
 
     def names(self) -> list[str]:
         key, layers, S = self.key, range(self.key.layers), range(len(self.key.cell.states))

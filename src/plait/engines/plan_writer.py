@@ -39,6 +39,8 @@ class Writer:
         key, layers = self.key, self.layers
         by_torch = [not (key.walk or s.folded or c.is_ours) for s, c in zip(layers, self.choices, strict=True)]
         gathers = key.padded and not any(by_torch)
+        if key.rounded:
+            self.between_layers()
         self.operands(gathers)
         for d in range(key.D if key.rounded and not key.walk else 0):
             if not all(s.folded for s in layers):
@@ -86,9 +88,7 @@ class Writer:
         wanted = self.wanted(needs)
         theirs = [self.is_left(k, some) for k, some in enumerate(wanted) if some is not None]
         gathers = key.padded and not any(theirs)
-        if key.layers > 1:
-            self.scratch.add("between.0", key.wide)  # a layer reads one and writes the other
-            self.scratch.add("between.1", key.wide)
+        self.between_layers()
         self.operands(gathers)
         if gathers:
             for name, width, is_there in (
@@ -166,6 +166,11 @@ class Writer:
             self.segments.append(Mask(places.rows("d_x"), self.at["scratch"], k - 1, key.wide))
 
     # --- both
+    def between_layers(self) -> None:
+        """Room for rows between two layers, or their gradients: a layer reads one matrix and writes the other."""
+        for k in range(2 if self.key.layers > 1 else 0):
+            self.scratch.add(f"between.{k}", self.key.wide)
+
     def operands(self, gathers: bool) -> None:
         """Room for x as the first layer multiplies it: gathered from a padded batch, or rounded."""
         key = self.key
@@ -173,8 +178,6 @@ class Writer:
             return
         for name in ("x.0", "x.1") if self.is_x_twice else ("x",):
             self.scratch.add(name, self.map.words(key.I))
-        for k in range(2 if key.rounded and key.layers > 1 and "between.0" not in self.scratch.starts else 0):
-            self.scratch.add(f"between.{k}", key.wide)  # a layer reads one and writes the other
 
     @property
     def is_x_twice(self) -> bool:

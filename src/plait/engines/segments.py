@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from ..errors import counted
@@ -118,3 +119,9 @@ class Copy(Segment):
         if self.name == "states":
             return "copy     states in the order of the caller, by torch"
         return f"copy     {'scatter' if self.out else 'gather'} {self.name} by torch"
+
+
+def drawn_masks(like: Tensor, N: int, width: int, count: int, dropout: float) -> Iterator[Tensor]:
+    """What torch.nn.functional.dropout multiplies the rows between two layers with, one after another."""
+    for _ in range(count):
+        yield torch.nn.functional.dropout(like.new_ones(N, width), dropout)

@@ -123,7 +123,7 @@ class Stretches:
                 back = self.stretch_back(walked, d, k, joint.at(cut), d_rows, d_states, asked)
                 totals = [added(total, part) for total, part in zip(totals, back.weights, strict=True)]
                 if d_x is not None and adds:
-                    d_wx = back.variant.torch.derivative(back.frame, 0).d_wx
+                    d_wx = back.variant.torch.d_wx(back.frame, 0, 0)
                     d_x[rows].addmm_(d_wx, self.ps[d].weights.w_ih)
                 elif d_x is not None and back.x is not None:
                     d_x[rows] = back.x if d == 0 else back.x.add_(d_x[rows])

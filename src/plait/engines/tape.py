@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..cells import Cell
 from ..cells.trace import trace
+from ..kernels.records import words
 from ..layout import Layout
 
 
@@ -122,8 +123,8 @@ class Room:
             found += [(N, width), (B, width)] if self.reverse else [(B, width), (N, width)]
         return found
 
-    def words(self, numbers: int) -> int:
-        return (numbers + 1) // 2 if self.rounded else numbers
+    def words(self, operands: int) -> int:
+        return words(operands, self.rounded)
 
     @cached_property
     def starts(self) -> list[int]:

@@ -64,7 +64,7 @@ class TorchProducts:
             to = self.weight(frame.gradients, k, d, f"param.{what.run}")
             torch.sum(self.d_params(frame, k, d, what.run), 0, out=to)
             return
-        d_wx = self.operands(frame, frame.d_tapes[d], self.map.in_tape(k, d, "gates"), self.form.G, key.H)
+        d_wx = self.d_wx(frame, k, d)
         if what.name == "d_x":
             between = Places(self.map, k, self.scratch, back=True).rows("d_x")
             d_x = frame.d_x if k == 0 else frame.matrix(scratch_of(frame), between, N, key.wide)
@@ -98,9 +98,12 @@ class TorchProducts:
         spot = Places(self.map, k, self.scratch, back=True).find(Where(d, "d_params", 0, number))
         return frame.matrix(scratch_of(frame), spot, self.key.B, self.key.H)
 
+    def d_wx(self, frame: Frame, k: int, d: int) -> Tensor:
+        return self.operands(frame, frame.d_tapes[d], self.map.in_tape(k, d, "gates"), self.form.G, self.key.H)
+
     def derivative(self, frame: Frame, d: int) -> Derivative:
         """Of the only layer: what the gradients of its weights can be computed from later."""
-        d_wx = self.operands(frame, frame.d_tapes[d], self.map.in_tape(0, d, "gates"), self.form.G, self.key.H)
+        d_wx = self.d_wx(frame, 0, d)
         d_projected = self.in_scratch(frame, 0, d, "d_projected") if self.key.projected else None
         d_params = [self.d_params(frame, 0, d, k).sum(0) for k in range(self.form.K)]
         return Derivative(d_wx, self.d_rh(frame, 0, d), d_projected, d_params)

@@ -14,6 +14,11 @@ MOST_TILE = 14 * 128  # bytes of the results of a tile, at most
 MOST_STATES, MOST_GATES, MOST_PARAMS = 4, 8, 8
 
 
+def words(operands: int, rounded: bool) -> int:
+    """Of a row of so many operands of products: bfloat16 numbers come in pairs, and a zero may be the last."""
+    return (operands + 1) // 2 if rounded else operands
+
+
 class _Words(NamedTuple):
     size: int
     new_line: bool

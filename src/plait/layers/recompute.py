@@ -20,6 +20,7 @@ from ..engines import Prepared
 from ..engines.checks import check_shapes
 from ..engines.fused import FusedEngine
 from ..engines.packed import as_read
+from ..engines.segments import drawn_masks
 from ..engines.stretches import Masks, Stretches, Walked
 from ..engines.tape import Room
 from ..errors import PlaitError
@@ -116,10 +117,8 @@ class Walk:
     # --- dropout
     def drawn(self, like: Tensor) -> list[Tensor]:
         """The masks that a call without checkpoint= draws, as bits."""
-        if not self.call.dropout:
-            return []
-        ones = like.new_ones(self.layout.N, self.wide)
-        return [packed(torch.nn.functional.dropout(ones, self.call.dropout)) for _ in range(self.call.layers - 1)]
+        gaps = self.call.layers - 1 if self.call.dropout else 0
+        return [packed(mask) for mask in drawn_masks(like, self.layout.N, self.wide, gaps, self.call.dropout)]
 
     def masks(self, bits: Sequence[Tensor], like: Tensor) -> Masks:
         """Those within the group that has all layers."""

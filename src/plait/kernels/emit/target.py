@@ -12,6 +12,7 @@ from llvmlite import ir
 from ...cells import Cell
 from ...cells.trace import Trace, trace
 from ...errors import PlaitError
+from ..records import words
 
 I32, I64, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -143,13 +144,8 @@ class Target:
         """Bytes of an operand of a product."""
         return 2 if self.rounded else self.size
 
-    def operands(self, numbers: int) -> int:
-        """Of a row of so many: bfloat16 numbers come in pairs, so that a zero may be the last."""
-        return self.words(numbers) * self.size // self.operand
-
-    def words(self, numbers: int) -> int:
-        """The same row, counted in numbers that are not rounded."""
-        return (numbers + 1) // 2 if self.rounded else numbers
+    def words(self, operands: int) -> int:
+        return words(operands, self.rounded)
 
     def panels(self, rows: int) -> int:
         """How many panels a tile with this number of rows takes at once, a power of two: few rows take more."""

@@ -241,7 +241,7 @@ class LayerProgram(Program):
         """Sums over all rows. Where d_w_ih and d_w_hh have the same d_, one sweep over the rows computes both."""
         s, d, H, P, I, gate = self.sized, slab.direction, self.key.H, self.key.P, self.sized.I, 0
         runs = self.form.runs
-        if self.target.operands(H) > H:  # there is a zero between two gates
+        if self.target.rounded and H % 2:  # there is a zero between two gates
             runs = [(name, column + k, 1) for name, column, count in runs for k in range(count)]
         x = Where(d, "x", slab.outside(I, s.x_in_slabs))
         before = Where(d, "before") if s.key.ragged else Where(d, "history", slab.history(P))
